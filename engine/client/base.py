@@ -1,0 +1,220 @@
+"""What every client of a multi-process engine does: start it, number what it sends, take it down.
+
+The sockets are bound here; the ranks are started through a process factory; one wait listens to all of them until the
+engine is ready or has failed. After that the monitor thread watches, and everything that must be given back at the end
+is held by :class:`Resources`, so that it can be given back without the client.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import zmq
+
+from engine.clock import Deadline
+from engine.config import EngineConfig, Launch
+from engine.death import has_failed, settle
+from engine.endpoints import Endpoints
+from engine.errors import EngineDeadError, EngineGenerateError, StartupError
+from engine.launch import ProcessFactory, Ranks, SpawnFactory
+from engine.messages import (
+    CLIENT_ROLE,
+    Abort,
+    Add,
+    Hello,
+    MessageType,
+    Notice,
+    Request,
+    engine_identity,
+    rank_role,
+)
+from engine.monitor import LEAVE_GRACE, DeathLatch, Monitor
+from engine.sockets import blocking, readable
+
+
+class Resources:
+    """All that a client holds outside of itself. :meth:`release` gives it back, once."""
+
+    def __init__(self, config: EngineConfig, context: zmq.Context[Any]) -> None:
+        self.config = config
+        self.latch = DeathLatch()
+        self.endpoints = Endpoints.create(config.socket_dir)
+        self.context = context
+        self.input = context.socket(zmq.ROUTER)
+        self.output = context.socket(zmq.PULL)
+        self.ranks = Ranks()
+        self.monitor: Monitor | None = None
+        self.close_sockets: Callable[[], None] = self.close_unattached
+        """How to close the sockets; a client that hands them to an event loop puts its own way here."""
+        self.released = False
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Bind. The ROUTER refuses to send to an engine that it does not know, rather than drop the message."""
+        self.input.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        for socket, link in ((self.input, "input"), (self.output, "output")):
+            socket.set_hwm(0)
+            socket.linger = 0
+            socket.bind(self.endpoints.address(link))
+
+    def drain_output(self) -> Iterator[list[bytes]]:
+        """What has arrived on `output` and was not received yet."""
+        plain = blocking(self.output)
+        while readable(plain):
+            yield plain.recv_multipart(zmq.DONTWAIT)
+
+    def close_unattached(self) -> None:
+        self.input.close(linger=0)
+        self.output.close(linger=0)
+
+    def release(self) -> None:
+        """Stop the ranks, close the sockets, remove the directory. Safe to call twice and from any thread."""
+        with self._lock:
+            if self.released:
+                return
+            self.released = True
+        try:
+            if self.monitor is not None:
+                self.monitor.stop()
+            else:
+                self.ranks.take_down(Notice("fail", CLIENT_ROLE, "the client gave up during start-up"), LEAVE_GRACE)
+                self.ranks.close()
+        finally:
+            self.close_sockets()
+            self.context.destroy(linger=0)
+            self.endpoints.remove()
+
+
+class MPClient:
+    """An engine in other processes, from the caller's side.
+
+    The constructor starts the engine and blocks until it is ready. Raises :class:`StartupError`, having left nothing
+    behind, if any rank fails or `timeouts.startup` passes.
+    """
+
+    def __init__(self, config: EngineConfig, factory: ProcessFactory | None = None) -> None:
+        self.config = config
+        self._identity = engine_identity(0)
+        self._messages = 0
+        startup = Deadline.after(config.timeouts.startup)
+        resources = self._resources = Resources(config, self._context())
+        self._finalizer = weakref.finalize(self, resources.release)
+        # multiprocessing joins its children at exit, and must not come first.
+        atexit.register(self._finalizer)
+        try:
+            resources.open()
+            self._start(startup, factory if factory is not None else SpawnFactory())
+            resources.monitor = Monitor(resources.ranks, resources.latch, config.timeouts.shutdown)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where this engine's sockets are."""
+        return self._resources.endpoints
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process id of every rank by role; empty once the engine is gone."""
+        return {rank.role: rank.process.pid for rank in list(self._resources.ranks.all)}
+
+    @property
+    def dead(self) -> EngineDeadError | None:
+        """The error that every call raises from now on, or None while the engine lives."""
+        return self._resources.latch.error
+
+    def check_health(self) -> None:
+        """Raise the latched :class:`EngineDeadError` if the engine is dead."""
+        self._resources.latch.check()
+
+    def shutdown(self) -> None:
+        """Stop the engine (in order within `timeouts.shutdown`, then by signals), give everything back. Idempotent."""
+        self._finalizer()
+        atexit.unregister(self._finalizer)
+
+    # ---- start-up ----
+
+    def _context(self) -> zmq.Context[Any]:
+        """The kind of ZMQ context that the client's sockets come from."""
+        return zmq.Context()
+
+    def _start(self, deadline: Deadline, factory: ProcessFactory) -> None:
+        resources, ranks = self._resources, self._resources.ranks
+        epoch = secrets.randbits(63)
+        launch = Launch(
+            config=self.config,
+            epoch=epoch,
+            directory=resources.endpoints.directory,
+            private=resources.endpoints.private,
+            startup_at=deadline.at or 0.0,
+        )
+        try:
+            ranks.start(launch, factory)
+        except Exception as error:
+            role = rank_role(len(ranks.all))
+            raise StartupError(role, f"cannot be started: {error}", exit_code=None, phase="launch") from error
+        descriptor = int(blocking(resources.input).get(zmq.FD))
+        ranks.watch(descriptor)
+        greeted = False
+        while not (greeted and all(rank.ready is not None for rank in ranks.all)):
+            # The socket's descriptor only tells of changes, so the socket itself is asked before every wait.
+            greeted = greeted or self._take_hello(epoch)
+            if any(has_failed(rank) for rank in ranks.all):
+                death = settle(ranks)
+                raise StartupError(death.culprit, death.cause, exit_code=death.exit_code, phase=death.phase)
+            if greeted and all(rank.ready is not None for rank in ranks.all):
+                break
+            if not ranks.wait(deadline):
+                late = next((rank for rank in ranks.all if rank.ready is None), ranks.all[0])
+                raise StartupError(
+                    late.role,
+                    f"not ready within {self.config.timeouts.startup:g} s",
+                    exit_code=late.exitcode,
+                    phase=late.phase,
+                )
+        ranks.unwatch(descriptor)
+
+    def _take_hello(self, epoch: int) -> bool:
+        """Whether rank 0's greeting has come. Raises :class:`StartupError` for anything else."""
+        plain = blocking(self._resources.input)
+        if not readable(plain):
+            return False
+        frames = plain.recv_multipart()
+        with contextlib.suppress(msgspec.MsgspecError):
+            if frames[0] == self._identity and len(frames) == 2:
+                hello = msgspec.msgpack.decode(frames[1], type=Hello)
+                if hello.epoch == epoch:
+                    return True
+        raise StartupError(
+            rank_role(0), f"greeted with {frames!r}, expected its hello of this run", exit_code=None, phase="connect"
+        )
+
+    # ---- messages ----
+
+    def _add_frames(self, request: Request) -> list[bytes]:
+        """Frames of an ADD message. Raises :class:`EngineGenerateError` if the request's fields are of wrong types."""
+        body = self._encode(Add(self._messages + 1, request), request.request_id)
+        return [self._identity, MessageType.ADD.value, body]
+
+    def _abort_frames(self, request_ids: list[str]) -> list[bytes]:
+        """Frames of an ABORT message."""
+        body = self._encode(Abort(self._messages + 1, request_ids), request_ids)
+        return [self._identity, MessageType.ABORT.value, body]
+
+    def _encode(self, message: Add | Abort, what: object) -> bytes:
+        # Read back before it is sent: a message that the engine cannot read would be the end of the engine.
+        try:
+            body = msgspec.msgpack.encode(message)
+            msgspec.msgpack.decode(body, type=type(message))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise EngineGenerateError(f"request {what!r} cannot be sent: {error}") from error
+        self._messages += 1
+        return body

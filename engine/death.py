@@ -1,0 +1,98 @@
+"""Which of several deaths is the cause of the others.
+
+When one rank dies the others leave because of it, and nothing says in which order the launcher sees them. Rule: a rank
+that was killed by a signal, failed by itself, or left unasked is a primary cause; one that left because of a peer, a
+deadline or the launcher is not. Without a primary one, a rank that ran into a deadline accuses whom it waited for: the
+one it names, or the only one that says nothing itself.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.clock import Deadline
+from engine.errors import ExitCode
+from engine.launch import Rank, Ranks
+
+SETTLE = 0.5
+"""Seconds to wait for a primary cause when the first thing seen is a rank that left because of another."""
+
+SECONDARY = (ExitCode.PEER_FAILED, ExitCode.DEADLINE, ExitCode.LAUNCHER_GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The one cause of the engine's death. `phase` is the last start-up phase that the culprit reported."""
+
+    culprit: str
+    cause: str
+    exit_code: int | None
+    phase: str
+
+
+def has_failed(rank: Rank) -> bool:
+    """Whether the rank has ended or said that it is about to."""
+    return rank.ended or rank.failed is not None
+
+
+def is_primary(rank: Rank) -> bool:
+    """Whether the rank's end is its own doing or nobody's."""
+    code = _code(rank)
+    return code is not None and code not in SECONDARY
+
+
+def settle(ranks: Ranks) -> Death:
+    """Wait, at most :data:`SETTLE` seconds, until the cause is clear, and name it. Some rank must have failed."""
+    deadline = Deadline.after(SETTLE)
+    while not deadline.expired() and not any(is_primary(rank) and rank.ended for rank in ranks.all):
+        if all(has_failed(rank) for rank in ranks.all) and not any(is_primary(rank) for rank in ranks.all):
+            break
+        ranks.wait(deadline)
+    return judge(ranks.all)
+
+
+def judge(ranks: Sequence[Rank]) -> Death:
+    """Name the cause from what is known now."""
+    failed = [rank for rank in ranks if has_failed(rank)]
+    primary = next((rank for rank in failed if is_primary(rank)), None)
+    if primary is not None:
+        return _death(primary, _how(primary))
+    for witness in sorted(failed, key=lambda rank: _code(rank) != ExitCode.DEADLINE):
+        accused = _accused(witness, ranks)
+        if accused is not None:
+            return _death(accused, f"{witness.role} waited for it: {_how(witness)}")
+    return _death(failed[0], _how(failed[0]))
+
+
+def _accused(witness: Rank, ranks: Sequence[Rank]) -> Rank | None:
+    named = witness.failed.culprit if witness.failed is not None else ""
+    for rank in ranks:
+        if rank.role == named and rank is not witness:
+            return rank
+    quiet = [rank for rank in ranks if not has_failed(rank)]
+    return quiet[0] if len(quiet) == 1 else None
+
+
+def _death(rank: Rank, cause: str) -> Death:
+    return Death(rank.role, cause, rank.exitcode, rank.phase)
+
+
+def _code(rank: Rank) -> int | None:
+    """What the rank's end means: its report's code, unless the process ended in another way than it said."""
+    if rank.ended and (rank.failed is None or (rank.exitcode or 0) < 0):
+        return rank.exitcode
+    return rank.failed.code if rank.failed is not None else None
+
+
+def _how(rank: Rank) -> str:
+    if rank.ended and rank.exitcode is not None and rank.exitcode < 0:
+        try:
+            name = signal.Signals(-rank.exitcode).name
+        except ValueError:
+            name = f"signal {-rank.exitcode}"
+        return f"killed by {name}"
+    if rank.failed is not None:
+        return rank.failed.cause
+    return f"left unasked with exit code {rank.exitcode}"

@@ -1,0 +1,103 @@
+"""Every error of the engine, and the exit codes of a rank."""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """How a rank process left. Any other code, or a negative one (killed by that signal), is nobody's choice."""
+
+    STOPPED = 0
+    """Orderly stop: the launcher asked for it."""
+    OWN_FAILURE = 10
+    """This rank failed by itself; its report says how."""
+    PEER_FAILED = 11
+    """This rank left because another process of the engine died or failed."""
+    DEADLINE = 12
+    """A wait of this rank ran into its deadline."""
+    LAUNCHER_GONE = 13
+    """The process that started this rank is gone."""
+
+
+class EngineError(Exception):
+    """Base of all errors that the engine raises on purpose."""
+
+
+class ConfigError(EngineError, ValueError):
+    """A configuration value is wrong. The text names the field, the value seen and what was expected."""
+
+    def __init__(self, field: str, seen: object, expected: str) -> None:
+        super().__init__(f"{field}: got {seen!r}, expected {expected}")
+        self.field = field
+        self.seen = seen
+        self.expected = expected
+
+
+class EngineDeadError(EngineError):
+    """The engine is dead and stays dead. `culprit` is the role that died or failed first, `cause` says how."""
+
+    def __init__(self, culprit: str, cause: str) -> None:
+        super().__init__(f"engine is dead: {culprit}: {cause}")
+        self.culprit = culprit
+        self.cause = cause
+
+
+class StartupError(EngineDeadError):
+    """The engine died before it was ready.
+
+    `role` is the culprit, `exit_code` its exit code (None if it had not left), `phase` the last start-up phase that it
+    reported.
+    """
+
+    def __init__(self, role: str, cause: str, *, exit_code: int | None, phase: str) -> None:
+        super().__init__(role, cause)
+        self.role = role
+        self.exit_code = exit_code
+        self.phase = phase
+        left = "still running" if exit_code is None else f"exit code {exit_code}"
+        self.args = (f"engine did not start: {role}: {cause} (phase {phase}, {left})",)
+
+
+class EngineGenerateError(EngineError):
+    """One request cannot be served as asked; the engine itself is well."""
+
+
+class RelayError(EngineError):
+    """A relay frame is not the one that had to come next. The text names both."""
+
+
+class InputError(EngineError):
+    """A message on rank 0's input is not the one that had to come next, or cannot be read."""
+
+
+class PeerFailed(EngineError):
+    """Another process of the engine died or failed. `culprit` is its role, or empty if this rank cannot tell."""
+
+    def __init__(self, culprit: str, cause: str) -> None:
+        super().__init__(f"{culprit or 'a peer'}: {cause}")
+        self.culprit = culprit
+        self.cause = cause
+
+
+class DeadlineExceeded(EngineError):
+    """A bounded wait ran out. `culprit` is the role that was waited for, or empty if this rank cannot tell."""
+
+    def __init__(self, culprit: str, cause: str) -> None:
+        super().__init__(cause)
+        self.culprit = culprit
+        self.cause = cause
+
+
+class LauncherGone(EngineError):
+    """The lifeline ended: the process that started this rank is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("the launcher is gone")
+
+
+class StopRequested(EngineError):
+    """Not a failure: the launcher, or rank 0 on its behalf, asked this rank to leave."""
+
+    def __init__(self) -> None:
+        super().__init__("stop requested")

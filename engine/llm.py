@@ -1,0 +1,113 @@
+"""The front door: stream tokens out of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import weakref
+from collections.abc import AsyncGenerator, Sequence
+from types import TracebackType
+
+from engine.client.aio import AsyncMPClient
+from engine.config import EngineConfig
+from engine.errors import EngineDeadError, EngineGenerateError
+from engine.launch import ProcessFactory
+from engine.messages import Request, RequestOutput
+
+Stream = asyncio.Queue[RequestOutput | EngineDeadError]
+
+
+class AsyncLLM:
+    """An engine and any number of concurrent generations on one event loop.
+
+    The constructor starts the engine and blocks until it is ready (:class:`engine.errors.StartupError` if it is not).
+    Use it as an async context manager, or call :meth:`shutdown`.
+    """
+
+    def __init__(self, config: EngineConfig, factory: ProcessFactory | None = None) -> None:
+        self.client = AsyncMPClient(config, factory)
+        self._streams: dict[str, Stream] = {}
+        self._ids = itertools.count()
+        self._task: asyncio.Task[None] | None = None
+        # The output task holds the client and the streams, not this object: dropping it ends everything.
+        self._finalizer = weakref.finalize(self, self.client.shutdown)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        max_tokens: int,
+        request_id: str | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yield what each step brings for this prompt; the last output carries a finish reason.
+
+        A request that the engine cannot take ends with reason `error` and a text. Raises :class:`EngineDeadError` once
+        the engine is dead, :class:`EngineGenerateError` for an id that is in use. Leaving the iteration early aborts.
+        """
+        self.check_health()
+        name = f"request-{next(self._ids)}" if request_id is None else request_id
+        if name in self._streams:
+            raise EngineGenerateError(f"request id {name!r} is already under way")
+        stream: Stream = asyncio.Queue()
+        self._streams[name] = stream
+        finished = False
+        try:
+            self._ensure_task()
+            await self.client.add_request_async(Request(name, list(prompt_ids), max_tokens, list(stop_token_ids)))
+            while not finished:
+                output = await stream.get()
+                if isinstance(output, EngineDeadError):
+                    finished = True
+                    raise output.with_traceback(None)
+                finished = output.finish_reason is not None
+                yield output
+        finally:
+            self._streams.pop(name, None)
+            if not finished:
+                await self.client.abort_requests_async([name])
+
+    async def abort(self, request_id: str) -> None:
+        """End a generation: its iteration gets a last output with reason `abort`. Unknown ids are ignored."""
+        await self.client.abort_requests_async([request_id])
+
+    def check_health(self) -> None:
+        """Raise :class:`EngineDeadError` if the engine is dead."""
+        self.client.check_health()
+
+    def shutdown(self) -> None:
+        """Stop the engine; generations under way get :class:`EngineDeadError`. Idempotent."""
+        self._finalizer()
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+        if self._task is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def _ensure_task(self) -> None:
+        if self._task is None:
+            coroutine = _distribute(self.client, self._streams)
+            self._task = asyncio.get_running_loop().create_task(coroutine, name="engine-outputs")
+
+
+async def _distribute(client: AsyncMPClient, streams: dict[str, Stream]) -> None:
+    """Hand every output to its stream; at the engine's death, hand the error to all of them."""
+    error = EngineDeadError("client", "the output task was cancelled")
+    try:
+        while True:
+            batch = await client.get_output_async()
+            for output in batch.outputs:
+                stream = streams.get(output.request_id)
+                if stream is not None:  # else an output that crossed its abort
+                    stream.put_nowait(output)
+    except EngineDeadError as death:
+        error = death
+    finally:
+        for stream in streams.values():
+            stream.put_nowait(error)

@@ -1,0 +1,1 @@
+"""The model that runs: a Llama-type decoder. Importing this package does not import torch."""

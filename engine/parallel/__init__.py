@@ -1,0 +1,1 @@
+"""Tensor parallelism: the ranks' collectives and the sharded layers."""

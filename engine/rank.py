@@ -1,0 +1,199 @@
+"""A rank process: start-up, the busy loops of rank 0 and of rank k, and how each leaves.
+
+Order of start: rank 0 binds the relay; all form the group; ranks >= 1 connect to the relay; each loads its shard; all
+join the relay; rank 0 connects to the client; each reports ready. With one rank there is neither group nor relay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import torch
+import zmq
+
+from engine import relay
+from engine.clock import Deadline, now
+from engine.config import Launch
+from engine.core import EngineCore
+from engine.endpoints import Endpoints
+from engine.errors import DeadlineExceeded, ExitCode, LauncherGone, PeerFailed, StopRequested
+from engine.lifeline import Lifeline, Reporter
+from engine.log import role_logger
+from engine.messages import FailedReport, PhaseReport, ReadyReport, rank_role
+from engine.model.llama import Llama
+from engine.parallel.group import TensorGroup
+from engine.ports import Ports
+
+
+def rank_main(config: bytes, rank: int, fds: list[int]) -> None:
+    """Run rank `rank` until it is told to stop or fails; always ends with SystemExit carrying an :class:`ExitCode`.
+
+    `config` is an encoded :class:`engine.config.Launch`; `fds` are the read end of the lifeline and the write end of
+    the report pipe.
+    """
+    # Ctrl-C reaches every process of the terminal; the launcher alone decides what follows from it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    launch = Launch.decode(config)
+    process = RankProcess(launch, rank, fds)
+    raise SystemExit(int(process.run()))
+
+
+class RankProcess:
+    """All that one rank holds."""
+
+    def __init__(self, launch: Launch, rank: int, fds: list[int]) -> None:
+        self._launch = launch
+        self._config = launch.config
+        self._rank = rank
+        self._roles = [rank_role(peer, launch.engine_index) for peer in range(self._config.tp_size)]
+        self._role = self._roles[rank]
+        self._log = role_logger(self._role, self._config.log_level)
+        self._reporter = Reporter(fds[1])
+        self._startup = Deadline(launch.startup_at)
+        self._lifeline = Lifeline(
+            fds[0],
+            self._reporter,
+            startup=self._startup,
+            stop_grace=self._config.timeouts.shutdown,
+            remove_on_orphan=launch.directory if launch.private else None,
+        )
+        self._endpoints = Endpoints(launch.directory, launch.private)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._group = TensorGroup(rank, self._roles, self._lifeline, bounded=not self._config.unbounded)
+        self._relay: relay.Relay | None = None
+        self._ports: Ports | None = None
+        self._iterations = 0
+
+    def run(self) -> ExitCode:
+        """Start, serve, leave. Every way out comes by here."""
+        try:
+            core = self._start()
+            self._lead(core) if self._rank == 0 else self._follow(core)
+            code = ExitCode.STOPPED
+        except StopRequested:
+            code = ExitCode.STOPPED
+        except PeerFailed as error:
+            code = self._fail(ExitCode.PEER_FAILED, error.culprit, error.cause)
+        except DeadlineExceeded as error:
+            code = self._fail(ExitCode.DEADLINE, error.culprit, error.cause)
+        except LauncherGone as error:
+            code = self._fail(ExitCode.LAUNCHER_GONE, "", str(error))
+            self._lifeline.clear_orphaned()
+        except Exception as error:
+            self._log.error("failed", exc_info=True)
+            code = self._fail(ExitCode.OWN_FAILURE, self._role, f"{type(error).__name__}: {error}")
+        self._close()
+        return code
+
+    # ---- start ----
+
+    def _start(self) -> EngineCore:
+        link = self._open_relay() if self._config.tp_size > 1 else None
+        self._phase("model")
+        core = EngineCore(Llama(self._config.model_config, self._group), self._config.max_num_seqs)
+        began = now()
+        join = relay.JoinReport(0, 0)
+        if link is not None:
+            self._phase("join")
+            join = link.join(self._startup)
+        milliseconds = (now() - began) * 1000
+        if self._rank == 0:
+            self._phase("connect")
+            self._ports = Ports(self._context, self._launch.engine_index, self._lifeline)
+            self._ports.connect(self._endpoints, self._launch.epoch)
+        self._lifeline.ready()
+        self._reporter.send(ReadyReport(join.joined, join.rounds, milliseconds))
+        if self._rank == 0:
+            self._log.info("ready: %d ranks joined in %d rounds, %.0f ms", join.joined, join.rounds, milliseconds)
+        return core
+
+    def _open_relay(self) -> relay.Relay:
+        """Rank 0 binds before the group is formed and the others connect after it, so nobody connects to nothing."""
+        self._phase("relay")
+        timeouts = self._config.timeouts
+        seat = relay.RelaySeat(
+            rank=self._rank,
+            roles=self._roles,
+            address=self._endpoints.address("relay"),
+            epoch=self._launch.epoch,
+            high_water=self._config.relay_high_water,
+            handshake_limit=timeouts.handshake,
+            step_limit=self._config.step_limit,
+            context=self._context,
+            group=self._group,
+            lifeline=self._lifeline,
+        )
+        link = self._relay = relay.create(self._config.relay, seat)
+        if self._rank == 0:
+            link.open()
+        self._phase("group")
+        self._group.form(self._endpoints.store)
+        if self._rank > 0:
+            link.connect()
+        return link
+
+    def _phase(self, phase: str) -> None:
+        self._lifeline.phase(phase)
+        self._reporter.send(PhaseReport(phase))
+        self._lifeline.check(stop=False)
+
+    # ---- service ----
+
+    def _lead(self, core: EngineCore) -> None:
+        """Rank 0: take messages, tell the ranks, step, send. A stop is obeyed between steps only."""
+        ports = self._ports
+        if ports is None:
+            raise RuntimeError("rank 0 has no ports")
+        while True:
+            idle = not core.has_work()
+            try:
+                self._lifeline.check()
+                raws = ports.take(block=idle)
+            except StopRequested:
+                if self._relay is not None:
+                    self._arm()
+                    self._relay.stop(idle=idle)
+                raise
+            self._arm()
+            if self._relay is not None:
+                self._relay.lead(raws, idle=idle)
+            ports.send(core.step(raws, ports.late_aborts))
+
+    def _follow(self, core: EngineCore) -> None:
+        """Rank k: step as rank 0 says."""
+        link = self._relay
+        if link is None:
+            raise RuntimeError("a rank above 0 has no relay")
+        while True:
+            raws = link.follow(idle=not core.has_work())
+            self._arm()
+            core.step(raws)
+
+    def _arm(self) -> None:
+        self._iterations += 1
+        self._group.arm(Deadline.after(self._config.step_limit), f"step {self._iterations}")
+
+    # ---- leaving ----
+
+    def _fail(self, code: ExitCode, culprit: str, cause: str) -> ExitCode:
+        """Say what happened to everyone who may still listen."""
+        self._log.warning("leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
+        self._reporter.send(FailedReport(code, culprit, cause))
+        with contextlib.suppress(zmq.ZMQError):
+            if self._relay is not None and self._rank == 0:
+                self._relay.fail(culprit or self._role, cause)
+        with contextlib.suppress(zmq.ZMQError):
+            if self._ports is not None:
+                self._ports.send_dead()
+        return code
+
+    def _close(self) -> None:
+        """Close all that is held. The native parts are bounded by the lifeline thread and the launcher."""
+        if self._ports is not None:
+            self._ports.close()
+        if self._relay is not None:
+            self._relay.close()
+        self._context.destroy(linger=0)
+        self._group.close()

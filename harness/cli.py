@@ -1,0 +1,372 @@
+"""The command line: `nowedge hunt | run | list | sites | replay | judge | bench`.
+
+Every mistake of the person ends with one line on standard error and exit code 2; the other codes are those of
+`harness.verdict`. What a command needs is imported inside it, so that help and mistakes are answered at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from harness.verdict import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from harness.plan import Plan
+    from harness.scenario import Scenario
+
+app = typer.Typer(
+    name="nowedge",
+    help="Breaks a tensor-parallel inference engine on purpose, and proves what wedges.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Name = Annotated[str, typer.Argument(help="A scenario, a group of scenarios, 'all', or a plan file (.toml, .json).")]
+File = Annotated[Path, typer.Argument(help="The file.")]
+Runs = Annotated[int, typer.Option("--runs", min=1, help="How often each plan is run.")]
+Relay = Annotated[str | None, typer.Option("--relay", help="The relay strategy; short for --set engine.relay=...")]
+Tp = Annotated[int | None, typer.Option("--tp", help="The number of ranks; short for --set topology.tp=...")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set a field of the plan.")]
+Start = Annotated[str | None, typer.Option("--start", help="How processes start: fork (quick) or spawn (cross-check).")]
+Seed = Annotated[int | None, typer.Option("--seed", help="The seed.")]
+Lanes = Annotated[int | None, typer.Option("--lanes", min=1, help="Plans that run at the same time.")]
+Out = Annotated[Path, typer.Option("--out", help="Where folders of findings go.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
+Expect = Annotated[bool, typer.Option("--expect", help="Exit code 0 exactly if each plan ended as its file says.")]
+
+OUT = Path(".nowedge")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        typer.echo(f"nowedge {metadata.version('nowedge')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def hunt(
+    time: Annotated[str | None, typer.Option("--time", metavar="60|90s|5m|1h", help="How long. Default 60.")] = None,
+    plans: Annotated[int | None, typer.Option("--plans", min=1, help="How many plans.")] = None,
+    relay: Relay = None,
+    tp: Annotated[str, typer.Option("--tp", metavar="N|N..M", help="The number of ranks.")] = "1..4",
+    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same plans.")] = 0,
+    lanes: Lanes = None,
+    start: Start = None,
+    out: Out = OUT,
+    json: Json = False,
+) -> None:
+    """Break the engine with plan after plan, and report what wedged, lost or lied."""
+    from harness import folder
+    from harness.durations import parse_seconds
+    from harness.search.hunt import Hunt, HuntOptions
+
+    seconds = parse_seconds(time) if time is not None else (None if plans is not None else 60.0)
+    ranks = _range(tp)
+    for least_or_most in ranks:
+        _checked(_bare_plan(least_or_most, relay, start))
+    folder.usable(out)
+    from harness.report import json as objects
+    from harness.report import progress, tables
+    from harness.world.real import RealWorld
+
+    options = HuntOptions(
+        relay=relay or "",
+        tp=ranks,
+        seconds=seconds,
+        plans=plans,
+        seed=seed,
+        lanes=lanes or RealWorld.default_lanes(),
+        start=start or "fork",
+        out=out,
+    )
+    with progress.Line() as line, RealWorld(lanes=options.lanes) as world:
+        result = Hunt(world, options, progress.HuntProgress(line, options, relay or "default relay")).run()
+    _print(objects.hunt_object(result) if json else tables.hunt_table(result))
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
+def run(
+    name: Name,
+    runs: Runs = 1,
+    relay: Relay = None,
+    tp: Tp = None,
+    sets: Sets = None,
+    start: Start = None,
+    seed: Seed = None,
+    lanes: Lanes = None,
+    out: Out = OUT,
+    expect: Expect = False,
+    json: Json = False,
+) -> None:
+    """Run a scenario, a group or a plan file, and say what came of it."""
+    scenarios = _resolve(name, relay, tp, sets, start, seed)
+    from harness import folder, outcome
+
+    folder.usable(out)
+    from harness.report import json as objects
+    from harness.report import progress, tables
+    from harness.world.real import RealWorld
+
+    session = outcome.Session(scenarios, runs)
+    interrupted = False
+    with (
+        progress.Line() as line,
+        RealWorld(lanes=min(session.total, lanes or RealWorld.default_lanes())) as world,
+    ):
+        line.show(f"running    {session.total} in all")
+        try:
+            session.run(world, lambda: line.show(f"running    {session.done} of {session.total}"))
+        except KeyboardInterrupt:
+            interrupted = True
+    outcomes = session.outcomes
+    outcome.keep(outcomes, out)
+    if json:
+        _print(objects.outcomes_object(outcomes, single=session.single))
+    else:
+        _print(tables.outcomes_report(outcomes, single=session.single))
+    if interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    raise typer.Exit(outcome.code(outcomes, single=session.single, expect=expect))
+
+
+@app.command(name="list")
+def list_(json: Json = False) -> None:
+    """List the scenarios."""
+    from harness import scenario
+    from harness.report import json as objects
+    from harness.report import tables
+
+    shipped = scenario.shipped()
+    if json:
+        _print({"scenarios": [objects.scenario_object(one) for one in shipped]})
+    else:
+        _print(tables.list_table(shipped))
+
+
+@app.command()
+def sites(
+    name: Name,
+    relay: Relay = None,
+    tp: Tp = None,
+    sets: Sets = None,
+    start: Start = None,
+    seed: Seed = None,
+    json: Json = False,
+) -> None:
+    """Run a plan once and show which sites each role passes, as the instants that faults can name."""
+    plan = _resolve(name, relay, tp, sets, start, seed)[0].members[0].plan
+    from harness.judge import judge
+    from harness.report import progress, tables
+    from harness.world.real import RealWorld
+
+    with progress.Line() as line, RealWorld(lanes=1) as world:
+        line.show("running    1 plan")
+        history = world.run(plan)
+    verdict = judge(history, scenario=name, seed=plan.seed)
+    counts = tables.sites_of(history)
+    if json:
+        rows = [
+            {"role": one.role, "site": one.site, "kind": one.kind, "times": one.times, "instant": one.instant}
+            for one in counts
+        ]
+        _print({"verdict": verdict.verdict, "sites": rows})
+    else:
+        from harness.report.terminal import headline
+
+        _print(headline(verdict))
+        _print(tables.sites_table(counts))
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def replay(
+    file: File, runs: Runs = 1, lanes: Lanes = None, out: Out = OUT, expect: Expect = False, json: Json = False
+) -> None:
+    """Run the plan of a replay file again, and say how often it ends as recorded."""
+    from harness import folder, outcome
+    from harness import replay as replays
+    from harness.scenario import Member, Scenario
+
+    recorded = replays.load(file)
+    _checked(recorded.plan, str(file))
+    folder.usable(out)
+    from harness.report import json as objects
+    from harness.report import progress, tables
+    from harness.world.real import RealWorld
+
+    member = Member(name="", plan=recorded.plan, expect={recorded.plan.engine.relay: recorded.verdict})
+    scenario = Scenario(recorded.scenario or file.stem, "", "", (), (member,))
+    session = outcome.Session([scenario], runs)
+    interrupted = False
+    with progress.Line() as line, RealWorld(lanes=min(runs, lanes or RealWorld.default_lanes())) as world:
+        try:
+            session.run(world, lambda: line.show(f"running    {session.done} of {session.total}"))
+        except KeyboardInterrupt:
+            interrupted = True
+    outcomes = session.outcomes
+    outcome.keep(outcomes, out)
+    same = sum(recorded.same(verdict) for one in outcomes for verdict in one.verdicts)
+    if json:
+        built = objects.outcomes_object(outcomes, single=True)
+        _print({**built, "recorded": recorded.word, "same": same})
+    else:
+        _print(tables.outcomes_report(outcomes, single=True))
+        typer.echo(f"recorded   {recorded.word}: {same} of {session.done} the same, down to the fingerprint")
+    if interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    raise typer.Exit(outcome.code(outcomes, single=True, expect=expect))
+
+
+@app.command()
+def judge(file: File, json: Json = False) -> None:
+    """Judge a saved history again."""
+    from harness import history as histories
+    from harness.judge import judge as judged
+    from harness.report import json as objects
+    from harness.report.terminal import finding
+
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise histories.HistoryError(f"cannot read {file}: {error.strerror or error}") from None
+    try:
+        history = histories.load(data)
+    except histories.HistoryError as error:
+        raise histories.HistoryError(f"{file} is {error}") from None
+    verdict = judged(history, seed=history.plan.seed)
+    _print(objects.verdict_object(verdict) if json else finding(verdict))
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="The benchmark, such as throughput.")],
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Paired rounds.")] = 10,
+    lanes: Lanes = None,
+    json: Json = False,
+) -> None:
+    """Measure the harness against something, in paired rounds."""
+    from harness import bench as benches
+    from harness.report import progress
+
+    measure = benches.get(name)
+    with progress.Line() as line:
+        result = measure(rounds, lanes, line.show)
+    _print(result if json else benches.table(result))
+
+
+def _resolve(
+    name: str, relay: str | None, tp: int | None, sets: Sequence[str] | None, start: str | None, seed: int | None
+) -> tuple[Scenario, ...]:
+    from harness.plan import PlanError
+    from harness.scenario import resolve
+
+    overrides = []
+    for text in sets or ():
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            raise PlanError(f"--set {text}: expected PATH=VALUE, for example --set engine.relay=handshake")
+        overrides.append((path, value))
+    short = (("engine.relay", relay), ("topology.tp", tp), ("topology.start", start), ("seed", seed))
+    overrides += [(path, str(value)) for path, value in short if value is not None]
+    scenarios = resolve(name, overrides)
+    for scenario in scenarios:
+        for member in scenario.members:
+            _checked(member.plan, f"{scenario.name} {member.name}".strip())
+    return scenarios
+
+
+def _checked(plan: Plan, name: str = "") -> None:
+    from harness.plan import PlanError
+    from harness.targets import get
+
+    try:
+        get(plan.target).check(plan)
+    except PlanError as error:
+        raise PlanError(f"{name}: {error}" if name else str(error)) from None
+
+
+def _bare_plan(tp: int, relay: str | None, start: str | None) -> Plan:
+    from harness import plan as plans
+
+    raw: dict[str, Any] = {"topology": {"tp": tp}, "engine": {}}
+    if relay is not None:
+        raw["engine"]["relay"] = relay
+    if start is not None:
+        raw["topology"]["start"] = start
+    return plans.from_builtins(raw)
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("..")
+    if not low.isdecimal() or not (high or low).isdecimal() or int(low) > int(high or low):
+        raise typer.BadParameter(f"'{text}' is neither a number of ranks such as 2 nor a range such as 1..4 (--tp)")
+    return int(low), int(high or low)
+
+
+def _print(what: RenderableType | dict[str, Any]) -> None:
+    if isinstance(what, dict):
+        from harness.report.json import encode
+
+        typer.echo(encode(what))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(what, soft_wrap=True)
+
+
+def _explain(error: BaseException) -> int:
+    """Says on one line what went wrong and returns the exit code; raises what is nobody's known mistake."""
+    from harness.errors import USER_ERRORS
+
+    # typer's own mistakes derive from click or from a copy of it inside typer, as its version has it.
+    message = getattr(error, "format_message", None)
+    if callable(message) or isinstance(error, USER_ERRORS):
+        text = str(message()) if callable(message) else str(error)
+        print(f"nowedge: {' '.join(text.split())}", file=sys.stderr)
+        return EXIT_USAGE
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        print("nowedge: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # Whoever read the output has gone; nothing is left to be said, and flushing at exit would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PASSED
+    from harness.errors import write_traceback
+
+    print(f"nowedge: fault of the harness itself: {error!r}; see {write_traceback(error)}", file=sys.stderr)
+    return EXIT_HARNESS
+
+
+def invoke(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; user errors become one line on standard error."""
+    try:
+        code = app(
+            args=list(arguments) if arguments is not None else None, prog_name="nowedge", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        return _explain(error)
+    return code if isinstance(code, int) else EXIT_PASSED
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(invoke())

@@ -1,0 +1,57 @@
+"""The folder of a finding: what a person needs to see it, to run it again, and to judge it again.
+
+``replay.json`` (run it again), ``history.json.gz`` (judge it again), ``finding.txt`` (read it) and one ``ROLE.log`` per
+process that wrote anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import structs
+
+from harness import history, replay
+from harness.report.terminal import finding
+from harness.trial import Trial
+from harness.verdict import Verdict
+
+DEFAULT = Path(".nowedge")
+
+
+class FolderError(ValueError):
+    """A folder that cannot be written; one clear sentence."""
+
+
+def usable(out: Path) -> Path:
+    """Makes sure, before anything is run, that findings can be written to ``out``. Raises FolderError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".probe"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise FolderError(f"cannot write to {out}: {error.strerror or error}") from None
+    return out
+
+
+def path_of(out: Path, verdict: Verdict) -> Path:
+    """Where a finding goes: named after its scenario and the first digits of its plan's digest."""
+    return out / f"{verdict.scenario or verdict.target}-{verdict.digest[:4]}"
+
+
+def write(out: Path, trial: Trial) -> Verdict:
+    """Writes a finding and returns its verdict with the names of the files. Raises FolderError."""
+    folder = path_of(out, trial.verdict)
+    files = {"replay": folder / "replay.json", "history": folder / "history.json.gz", "text": folder / "finding.txt"}
+    verdict = structs.replace(trial.verdict, files={name: str(path) for name, path in files.items()})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files["replay"].write_bytes(replay.dump(replay.of(trial)))
+        history.save(trial.history, files["history"])
+        files["text"].write_text(finding(verdict).plain + "\n", "utf-8")
+        for process in trial.history.processes:
+            if process.log:
+                (folder / f"{process.role}.log").write_text(process.log, "utf-8", errors="replace")
+    except OSError as error:
+        raise FolderError(f"cannot write to {folder}: {error.strerror or error}") from None
+    return verdict

@@ -1,0 +1,66 @@
+"""ORDER: the done-frame rule, and outputs in the order of production (I2, I3; H2 of the relay's clauses).
+
+On every rank >= 1: hellos, then exactly one done after the last hello, then step frames 1, 2, 3 ... and nothing of the
+handshake ever again. To the client: output messages 1, 2, 3 ..., and no token after a request's end. What is judged is
+what a rank *acts* on: a rank that sees a wrong frame and leaves has done right.
+"""
+
+from __future__ import annotations
+
+from harness.history import Event, History
+from harness.oracles import outcome
+from harness.targets import Target
+from harness.verdict import Finding
+
+
+def check(history: History, target: Target) -> list[Finding]:
+    """Findings for ranks that acted on a frame out of order, and for outputs out of order."""
+    handshake = any(event.kind == "hello" for event in history.of("dp0.rank0", "relay.send"))
+    findings = []
+    for role in history.plan.topology.ranks[1:]:
+        findings += _relay(history, role, handshake)
+    findings += _outputs(history)
+    for request in outcome.requests(history):
+        if request.tokens_after_end:
+            sentence = f"request {request.name} got {request.tokens_after_end} tokens after its end"
+            findings.append(Finding("ORDER", sentence, "client", request.sent))
+    return findings
+
+
+def _relay(history: History, role: str, handshake: bool) -> list[Finding]:
+    joined, last = not handshake, 0
+    for event in history.of(role, "relay.recv", "after"):
+        if not event.ok:
+            continue
+        wrong = ""
+        if event.kind == "hello":
+            wrong = "a hello after the done frame" if joined and handshake else ""
+        elif event.kind == "done":
+            wrong = "a second done frame" if joined else ""
+            joined = True
+        elif event.kind == "step":
+            if not joined:
+                wrong = f"step frame {event.number} before the done frame"
+            elif event.number >= 0 and event.number != last + 1:
+                wrong = f"step frame {event.number} after step frame {last}"
+            last = event.number
+        if wrong and _acted(history, role, event):
+            return [Finding("ORDER", f"{role} acted on {wrong}", role, event.t)]
+    return []
+
+
+def _acted(history: History, role: str, wrong: Event) -> bool:
+    """Whether the role went on with the work of the engine after the wrong frame."""
+    later = (event for event in history.of(role, side="before") if event.t > wrong.t)
+    return any(event.site.startswith("tp.") or event.site == "relay.recv" for event in later)
+
+
+def _outputs(history: History) -> list[Finding]:
+    expected = 1
+    for event in history.of("client", "output.recv", "after"):
+        if event.kind != "outputs" or event.number < 0:
+            continue
+        if event.number != expected:
+            return [Finding("ORDER", f"output message {event.number} came where {expected} was due", "client", event.t)]
+        expected += 1
+    return []

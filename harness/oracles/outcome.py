@@ -1,0 +1,110 @@
+"""What became of each request and of the start-up, as the client program noted it; what several oracles ask first."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from harness.faults import Delay, Drop, Hold, Kill
+from harness.history import Event, History
+
+
+class Ending(Struct, frozen=True):
+    """An error as the client saw it: its type, the role that it names (empty for none), its cause, and when."""
+
+    kind: str
+    culprit: str
+    cause: str
+    t: int
+
+    @classmethod
+    def of(cls, event: Event) -> Ending:
+        kind, culprit, cause = [*event.text.split("|", 2), "", ""][:3]
+        return cls(kind, culprit, cause, event.t)
+
+
+class Outcome(Struct, frozen=True):
+    """One request: its tokens, the reasons of every end that was reported, and the errors."""
+
+    number: int
+    sent: int
+    tokens: tuple[int, ...]
+    finished: tuple[Event, ...]
+    failed: tuple[Ending, ...]
+    tokens_after_end: int
+
+    @property
+    def name(self) -> str:
+        return f"r{self.number}"
+
+    @property
+    def served(self) -> bool:
+        return len(self.finished) == 1 and not self.failed and self.finished[0].kind in ("length", "stop")
+
+
+def requests(history: History) -> list[Outcome]:
+    """Every request that was sent, in the order of sending."""
+    found = []
+    for sent in history.of("client", "request.sent"):
+        mine = [event for event in history.of("client") if event.number == sent.number and event.side == "mark"]
+        finished = tuple(event for event in mine if event.site == "request.finished")
+        ends = [event.t for event in mine if event.site in ("request.finished", "request.failed")]
+        tokens = [event for event in mine if event.site == "request.token"]
+        late = sum(event.t > min(ends) for event in tokens) if ends else 0
+        found.append(
+            Outcome(
+                sent.number,
+                sent.t,
+                tuple(event.value for event in tokens),
+                finished,
+                tuple(Ending.of(event) for event in mine if event.site == "request.failed"),
+                late,
+            )
+        )
+    return found
+
+
+def startup_error(history: History) -> Ending | None:
+    """The error with which the start-up ended, or None."""
+    return next((Ending.of(event) for event in history.of("client", "startup") if event.kind == "failed"), None)
+
+
+def is_ready(history: History) -> bool:
+    """Whether the engine said that it was ready."""
+    return any(event.kind == "ready" for event in history.of("client", "startup"))
+
+
+def client_was_killed(history: History) -> bool:
+    """Whether the client program itself was killed, so that nobody is left to be owed anything."""
+    client = history.process("client")
+    return client is not None and client.ended_by == "itself" and (client.status or 0) < 0
+
+
+def killed(history: History) -> tuple[str, ...]:
+    """The roles that a fault of the plan killed."""
+    pairs = zip(history.plan.faults, history.faults, strict=False)
+    return tuple(count.victim for fault, count in pairs if isinstance(fault, Kill) and count.fired)
+
+
+def blamable(history: History) -> tuple[str, ...]:
+    """The roles that an error may name: what was killed, or else any rank on the path of a lossy or long fault."""
+    dead = killed(history)
+    if dead:
+        return dead
+    pairs = zip(history.plan.faults, history.faults, strict=False)
+    hit = {count.victim for fault, count in pairs if count.fired}
+    return tuple(role for role in history.plan.topology.ranks if hit and (role in hit or role == "dp0.rank0"))
+
+
+def patience_spent(history: History) -> float:
+    """Seconds for which the plan's mild faults, all together, may have kept the engine waiting; lossy ones: infinity."""
+    spent = 0.0
+    for fault, count in zip(history.plan.faults, history.faults, strict=False):
+        if not count.fired:
+            continue
+        if isinstance(fault, Delay):
+            spent += fault.seconds
+        elif isinstance(fault, Hold):
+            spent += float("inf") if fault.or_after is None else fault.or_after
+        elif isinstance(fault, Drop | Kill):
+            spent = float("inf")
+    return spent

@@ -1,0 +1,37 @@
+"""TERM: everything that a user asked for ends exactly once (I1 of the client's invariants; H12 of the relay's clauses).
+
+A request that was sent ends with one finish or one error, never with both, with two, or with none. The client program
+itself ends in order. A run that the world stopped for a wedge or for its budget is not judged here.
+"""
+
+from __future__ import annotations
+
+from harness.history import History
+from harness.oracles import outcome
+from harness.targets import Target
+from harness.verdict import Finding
+
+
+def check(history: History, target: Target) -> list[Finding]:
+    """One finding per request that ended not at all or more than once, and one for a client program that broke."""
+    if history.ended != "done" or outcome.client_was_killed(history):
+        return []
+    findings = []
+    for request in outcome.requests(history):
+        ends = len(request.finished) + len(request.failed)
+        if ends != 1:
+            how = "never ended" if not ends else f"ended {ends} times"
+            findings.append(Finding("TERM", f"request {request.name} {how}", "client", request.sent))
+        elif request.finished and request.finished[0].kind == "none":
+            findings.append(Finding("TERM", f"request {request.name} stopped without a reason", "client", request.sent))
+    client = history.process("client")
+    if client is None:
+        findings.append(Finding("TERM", "the client program was never started"))
+    elif client.status:
+        last = client.log.strip().splitlines()[-1:] or ["it said nothing"]
+        findings.append(
+            Finding(
+                "TERM", f"the client program ended with status {client.status}: {last[0]}", "client", client.ended or 0
+            )
+        )
+    return findings

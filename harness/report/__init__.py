@@ -1,0 +1,1 @@
+"""Reports: verdicts and tables for people and for programs. A report runs nothing."""

@@ -1,0 +1,76 @@
+"""The asyncio loop at the seam: its select is a wait, and before it blocks for long it says what its tasks await.
+
+The loop first selects for a short while; only if nothing comes does it write the dump (tasks, pending socket calls, the
+next timer) and block for the rest. A busy loop thus never pays for a dump.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+from harness.clock import now
+from harness.seam import site as seams
+from harness.seam.site import Seam
+from harness.seam.zmq_seam import sockets
+
+IDLE_SECONDS = 0.015
+"""How long a loop may sleep before it counts as idle and writes its dump."""
+
+
+def describe(loop: Any) -> dict[str, Any]:
+    """What the loop's tasks await, which socket calls are pending, when its next timer is due (seconds, loop time)."""
+    tasks = []
+    for task in asyncio.all_tasks(loop):
+        stack = task.get_stack(limit=8)
+        tasks.append({"name": task.get_name(), "in": [frame.f_code.co_qualname for frame in stack]})
+    tasks.sort(key=lambda entry: str(entry["name"]))
+    timers = [handle.when() for handle in loop._scheduled if not handle.cancelled()]
+    return {
+        "tasks": tasks,
+        "pending": sorted(name for future, name in list(sockets.pending.items()) if not future.done()),
+        "next_timer": min(timers, default=None),
+        "loop_time": loop.time(),
+    }
+
+
+def _select(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, timeout: float | None = None) -> Any:
+        seam = seams.active()
+        loop = asyncio._get_running_loop() if seam is not None else None
+        if seam is None or loop is None or getattr(loop, "_selector", None) is not self:
+            return original(self, timeout)
+        if timeout is not None and timeout <= IDLE_SECONDS:
+            return original(self, timeout)
+        ready = original(self, IDLE_SECONDS)
+        if ready:
+            return ready
+        rest = None if timeout is None else max(0.0, timeout - IDLE_SECONDS)
+        return _idle(seam, loop, lambda: original(self, rest), rest)
+
+    call.__nowedge_original__ = original  # type: ignore[attr-defined]
+    return call
+
+
+def _idle(seam: Seam, loop: Any, block: Callable[[], Any], rest: float | None) -> Any:
+    state = describe(loop)
+    seam.recorder.dump(json.dumps(state, separators=(",", ":")).encode())
+    text = "|".join(dict.fromkeys(state["pending"]))
+    gives_up = -1 if rest is None else now() + int(rest * 1e9)
+    seam.recorder.wait(now(), "loop.select", gives_up=gives_up, text=text)
+    try:
+        return block()
+    finally:
+        seam.runs()
+
+
+def install() -> None:
+    """Patches the selectors that asyncio uses, once per process; dormant until a seam is active."""
+    for kind in {selectors.DefaultSelector, selectors.EpollSelector, selectors.PollSelector, selectors.SelectSelector}:
+        if "select" in kind.__dict__ and not hasattr(kind.select, "__nowedge_original__"):
+            setattr(kind, "select", _select(kind.select))  # noqa: B010

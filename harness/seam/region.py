@@ -1,0 +1,276 @@
+"""The shared memory of one process: its events, its wait table, its names. Written inside, read outside, after SIGKILL.
+
+One anonymous memory file per run holds one region per process. A region is
+
+    header      role, counters
+    dump        what the asyncio loop's tasks await (JSON), under a sequence lock
+    strings     every name once; records carry its number
+    waits       one slot per thread, under a sequence lock
+    events      fixed-size records, only ever appended; when they are full, later ones are counted as lost
+
+A record becomes visible by its last field, so that a process killed while it writes leaves no half event.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+
+from harness.history import Event, Wait
+
+REGION_BYTES = 4 << 20
+MAX_PROCESSES = 16
+
+_HEADER = struct.Struct("<8sIIQQQ")  # magic, pid, bytes of strings, events allocated, progress, lost
+_MAGIC = b"nowedge1"
+_STRINGS_USED, _ALLOCATED, _PROGRESS, _LOST = 12, 16, 24, 32
+_DUMP_AT, _DUMP_BYTES = 4096, 32 << 10
+_STRINGS_AT, _STRINGS_BYTES = _DUMP_AT + _DUMP_BYTES, 64 << 10
+_WAITS_AT, _WAIT_SLOTS, _WAIT_BYTES = _STRINGS_AT + _STRINGS_BYTES, 64, 96
+_EVENTS_AT = _WAITS_AT + _WAIT_SLOTS * _WAIT_BYTES
+_EVENT = struct.Struct("<QIHHHBBIqqII")  # t, tid, site, kind, text, side, ok, n, number, value, size, committed
+_WAIT = struct.Struct("<IIHHHBBqqqQ")  # version, tid, site, kind, text, state, flags, number, since, gives up, progress
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+MAX_EVENTS = (REGION_BYTES - _EVENTS_AT) // _EVENT.size
+_MAX_TEXT = 400
+_SIDES = ("before", "after", "mark")
+_SLICED, _HELD = 1, 2
+
+
+def create() -> int:
+    """A fresh anonymous memory file with room for every process of one run; returns its descriptor."""
+    fd = os.memfd_create("nowedge-run", os.MFD_CLOEXEC)
+    os.ftruncate(fd, REGION_BYTES * MAX_PROCESSES)
+    return fd
+
+
+class _Thread(threading.local):
+    """What the recorder keeps per thread."""
+
+    slot: int = -1
+    tid: int = 0
+    progress: int = 0
+    version: int = 0
+    key: tuple[object, ...] = ()
+    since: int = 0
+
+
+class Recorder:
+    """The writing side, inside the process. Every method may be called from any thread; none ever raises or blocks."""
+
+    def __init__(self, memory: int, index: int, role: str) -> None:
+        self._map = mmap.mmap(memory, REGION_BYTES, offset=index * REGION_BYTES)
+        _HEADER.pack_into(self._map, 0, _MAGIC, os.getpid(), 0, 0, 0, 0)
+        self._allocate = itertools.count()
+        self._slots = itertools.count()
+        self._strings: dict[str, int] = {}
+        self._strings_used = 0
+        self._lock = threading.Lock()
+        self._thread = _Thread()
+        self._progress = 0
+        self._dump_version = 0
+        self.role = role
+        self._name(role)
+
+    def _name(self, text: str) -> int:
+        number = self._strings.get(text)
+        if number is not None:
+            return number
+        with self._lock:
+            if text in self._strings:
+                return self._strings[text]
+            data = text.encode("utf-8", "replace")[:_MAX_TEXT]
+            end = self._strings_used + 2 + len(data)
+            if end > _STRINGS_BYTES or len(self._strings) >= 0xFFFF:
+                return 0
+            start = _STRINGS_AT + self._strings_used
+            self._map[start : start + 2 + len(data)] = len(data).to_bytes(2, "little") + data
+            self._strings_used = end
+            number = len(self._strings)
+            self._strings[text] = number
+            _U32.pack_into(self._map, _STRINGS_USED, end)
+            return number
+
+    def _me(self) -> _Thread:
+        thread = self._thread
+        if thread.slot < 0:
+            index = next(self._slots)
+            thread.tid = threading.get_native_id()
+            thread.slot = _WAITS_AT + index * _WAIT_BYTES if index < _WAIT_SLOTS else 0
+        return thread
+
+    def event(
+        self,
+        t: int,
+        site: str,
+        side: str,
+        kind: str = "",
+        n: int = 0,
+        number: int = -1,
+        value: int = 0,
+        size: int = 0,
+        ok: bool = True,
+        text: str = "",
+    ) -> None:
+        """Appends one event. ``side`` is before, after or mark."""
+        index = next(self._allocate)
+        if index >= MAX_EVENTS:
+            _U64.pack_into(self._map, _LOST, index - MAX_EVENTS + 1)
+            return
+        at = _EVENTS_AT + index * _EVENT.size
+        names = self._name(site), self._name(kind), self._name(text)
+        _EVENT.pack_into(self._map, at, t, self._me().tid, *names, _SIDES.index(side), ok, n, number, value, size, 1)
+        _U64.pack_into(self._map, _ALLOCATED, index + 1)
+
+    def progress(self) -> None:
+        """Something succeeded in this thread: a frame moved, a collective finished, a token reached its user."""
+        self._me().progress += 1
+        self._progress += 1
+        _U64.pack_into(self._map, _PROGRESS, self._progress)
+
+    def wait(
+        self,
+        t: int,
+        site: str,
+        kind: str = "",
+        number: int = -1,
+        gives_up: int = -1,
+        text: str = "",
+        held: bool = False,
+    ) -> None:
+        """This thread is about to block. The same wait entered again without progress between is one sliced wait."""
+        thread = self._me()
+        if not thread.slot:
+            return
+        key = (site, number, text, thread.progress)
+        sliced = key == thread.key
+        if not sliced:
+            thread.key, thread.since = key, t
+        flags = (_SLICED if sliced else 0) | (_HELD if held else 0)
+        self._write_slot(thread, site, kind, text, 1, flags, number, gives_up)
+
+    def done(self) -> None:
+        """This thread no longer blocks."""
+        thread = self._thread
+        if thread.slot > 0:
+            thread.version += 2
+            _WAIT.pack_into(
+                self._map, thread.slot, thread.version, thread.tid, 0, 0, 0, 0, 0, -1, 0, -1, thread.progress
+            )
+
+    def _write_slot(
+        self, thread: _Thread, site: str, kind: str, text: str, state: int, flags: int, number: int, gives_up: int
+    ) -> None:
+        names = self._name(site), self._name(kind), self._name(text)
+        _U32.pack_into(self._map, thread.slot, thread.version + 1)
+        thread.version += 2
+        fields = (thread.tid, *names, state, flags, number, thread.since, gives_up, thread.progress)
+        _WAIT.pack_into(self._map, thread.slot, thread.version - 1, *fields)
+        _U32.pack_into(self._map, thread.slot, thread.version)
+
+    def dump(self, data: bytes) -> None:
+        """Replaces the loop dump (JSON)."""
+        data = data[: _DUMP_BYTES - 8]
+        self._dump_version += 1
+        _U32.pack_into(self._map, _DUMP_AT, self._dump_version)
+        _U32.pack_into(self._map, _DUMP_AT + 4, len(data))
+        self._map[_DUMP_AT + 8 : _DUMP_AT + 8 + len(data)] = data
+        self._dump_version += 1
+        _U32.pack_into(self._map, _DUMP_AT, self._dump_version)
+
+
+class Region:
+    """The reading side, outside the process."""
+
+    def __init__(self, memory: int, index: int) -> None:
+        self._map = mmap.mmap(memory, REGION_BYTES, offset=index * REGION_BYTES)
+        self._names: list[str] = []
+        self._names_read = 0
+
+    def close(self) -> None:
+        self._map.close()
+
+    @property
+    def progress(self) -> int:
+        """How many seam calls have succeeded in this process."""
+        return int(_U64.unpack_from(self._map, _PROGRESS)[0])
+
+    @property
+    def lost(self) -> int:
+        """How many events found no room."""
+        return int(_U64.unpack_from(self._map, _LOST)[0])
+
+    @property
+    def role(self) -> str:
+        return self._text(0)
+
+    def _text(self, number: int) -> str:
+        if number >= len(self._names):
+            used = _U32.unpack_from(self._map, _STRINGS_USED)[0]
+            while self._names_read < used:
+                at = _STRINGS_AT + self._names_read
+                size = int.from_bytes(self._map[at : at + 2], "little")
+                self._names.append(self._map[at + 2 : at + 2 + size].decode("utf-8", "replace"))
+                self._names_read += 2 + size
+        return self._names[number] if number < len(self._names) else "?"
+
+    def events(self, start: int = 0) -> Iterator[Event]:
+        """The committed events from the ``start``-th on."""
+        allocated = min(_U64.unpack_from(self._map, _ALLOCATED)[0] + 64, MAX_EVENTS)
+        role = self.role
+        for index in range(start, allocated):
+            record = _EVENT.unpack_from(self._map, _EVENTS_AT + index * _EVENT.size)
+            if not record[-1]:
+                continue
+            t, tid, site, kind, text, side, ok, n, number, value, size, _ = record
+            yield Event(
+                t=t,
+                role=role,
+                tid=tid,
+                site=self._text(site),
+                side=_SIDES[side],  # type: ignore[arg-type]
+                kind=self._text(kind) if kind else "",
+                n=n,
+                number=number,
+                value=value,
+                size=size,
+                ok=bool(ok),
+                text=self._text(text) if text else "",
+            )
+
+    def waits(self) -> tuple[Wait, ...]:
+        """The slots of the threads that block now. A slot being written is left out: its thread is awake."""
+        found = []
+        for index in range(_WAIT_SLOTS):
+            at = _WAITS_AT + index * _WAIT_BYTES
+            record = _WAIT.unpack_from(self._map, at)
+            version, tid, site, kind, text, state, flags, number, since, gives_up, progress = record
+            if not version:
+                break
+            if version % 2 or not state or _U32.unpack_from(self._map, at)[0] != version:
+                continue
+            found.append(
+                Wait(
+                    tid=tid,
+                    site=self._text(site),
+                    kind=self._text(kind) if kind else "",
+                    number=number,
+                    since=since,
+                    gives_up=gives_up,
+                    progress=progress,
+                    sliced=bool(flags & _SLICED),
+                    held=bool(flags & _HELD),
+                    text=self._text(text) if text else "",
+                )
+            )
+        return tuple(found)
+
+    def dump(self) -> bytes:
+        """The last loop dump, or nothing while one is written."""
+        version, size = struct.unpack_from("<II", self._map, _DUMP_AT)
+        data = bytes(self._map[_DUMP_AT + 8 : _DUMP_AT + 8 + size])
+        return data if version % 2 == 0 and _U32.unpack_from(self._map, _DUMP_AT)[0] == version else b""

@@ -1,0 +1,36 @@
+"""The first plans of every hunt: a few fixed ones that fire each kind of fault, so that no short hunt misses a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.faults import Delay, Drop, Fault, Hold, Kill
+from harness.instant import Instant
+from harness.plan import EngineOptions, Plan, Request, Topology, Workload
+from harness.search import sites
+from harness.search.strategies import BUDGET
+
+
+def cover(tp: tuple[int, int], relay: str, start: str = "fork", target: str = "engine") -> Iterator[Plan]:
+    """A clean plan for each number of ranks, then one plan for each kind of fault at the most ranks."""
+    for ranks in range(tp[0], tp[1] + 1):
+        yield _plan(ranks, relay, start, target, ())
+    last = f"dp0.rank{tp[1] - 1}"
+    yield _plan(tp[1], relay, start, target, [Delay(at=Instant(last, "start"), seconds=0.2)])
+    yield _plan(tp[1], relay, start, target, [Kill(at=Instant("dp0.rank0", "output.send"))])
+    if tp[1] > 1:
+        for frame in sites.frames(relay):
+            yield _plan(tp[1], relay, start, target, [Hold(link="relay", frame=frame, victim=last, or_after=0.1)])
+        yield _plan(tp[1], relay, start, target, [Drop(link="relay", frame="step", victim=last)])
+
+
+def _plan(ranks: int, relay: str, start: str, target: str, faults: Sequence[Fault]) -> Plan:
+    return Plan(
+        topology=Topology(tp=ranks, start="spawn" if start == "spawn" else "fork"),
+        engine=EngineOptions(relay=relay),
+        workload=Workload(requests=(Request(prompt=(1, 2, 3)), Request(prompt=(7, 8), max_tokens=3))),
+        faults=tuple(faults),
+        observe=("relay",) if ranks > 1 else (),
+        budget=BUDGET,
+        target=target,
+    )

@@ -1,0 +1,185 @@
+"""The hunt: first the canary, then plan after plan, then each distinct failure confirmed, made smaller and written down.
+
+Plans come from Hypothesis, but nothing is run or judged inside it (see `harness.search.draw`). While plans run nothing
+else does: confirming and shrinking wait until the lanes are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain, islice
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct, structs
+
+from harness import folder
+from harness.plan import MAX_TP, EngineOptions, Plan
+from harness.search.canary import RELAY as CANARY_RELAY
+from harness.search.canary import Canary, sing
+from harness.search.cover import cover
+from harness.search.draw import draw
+from harness.search.score import Failure, Found, HuntResult, Score
+from harness.search.strategies import plans
+from harness.shrink import REPEATS, Shrinker
+from harness.targets import get
+from harness.trial import Tally, Trial, World, repeat, trials
+from harness.verdict import Verdict
+
+MAX_SHRUNK = 5
+"""Distinct failures that are confirmed and shrunk after a hunt; the rest is only counted."""
+
+NAME = "hunt"
+
+
+class HuntOptions(Struct, frozen=True):
+    """What to hunt: the relay (the target's default if empty), the range of ranks, and when to stop.
+
+    ``seconds`` bounds the time in which plans are begun; ``plans`` their number; without either it goes on until it is
+    interrupted.
+    """
+
+    relay: str = ""
+    tp: tuple[int, int] = (1, MAX_TP)
+    seconds: float | None = 60.0
+    plans: int | None = None
+    seed: int = 0
+    lanes: int = 4
+    target: str = "engine"
+    start: str = "fork"
+    out: Path = folder.DEFAULT
+
+
+class Watcher(Protocol):
+    """Who shows a hunt while it goes on."""
+
+    def canary(self, plans: int, result: Canary | None) -> None:
+        """The canary has run ``plans`` plans; ``result`` once it is over."""
+
+    def hunting(self, score: Score) -> None:
+        """One more plan has ended."""
+
+    def confirming(self, trial: Trial, met: int) -> None:
+        """A failure is about to be repeated and shrunk."""
+
+
+class Hunt:
+    """One hunt in one world."""
+
+    def __init__(self, world: World, options: HuntOptions, watcher: Watcher) -> None:
+        self._world = world
+        self._options = options
+        self._watcher = watcher
+        self._relay = options.relay or EngineOptions().relay
+        self._target = get(options.target)
+        self._score = Score()
+        self._seconds = 0.0
+        self._canary: Canary | None = None
+        self._found: list[Found] = []
+
+    def run(self) -> HuntResult:
+        """Hunts until time or plans are used up, or until Ctrl-C; what was done so far is in the result either way."""
+        interrupted = False
+        try:
+            self._sing()
+            if self._canary is not None and self._canary.found and self._relay != CANARY_RELAY:
+                self._hunt()
+            self._conclude()
+        except KeyboardInterrupt:
+            interrupted = True
+            self._note_the_rest()
+        options = self._options
+        return self._score.result(
+            target=options.target,
+            relay=self._relay,
+            tp=options.tp,
+            seed=options.seed,
+            lanes=options.lanes,
+            seconds=self._seconds or self._score.seconds,
+            canary=self._canary,
+            found=tuple(self._found),
+            interrupted=interrupted,
+        )
+
+    def _sing(self) -> None:
+        low, high = self._options.tp
+        drawn = self._draw(CANARY_RELAY, (max(2, low), max(2, high)))
+        canary, trial = sing(
+            self._world, drawn, self._options.seed, lambda count: self._watcher.canary(count, None)
+        )
+        self._canary = canary
+        self._watcher.canary(canary.plans, canary)
+        self._score = Score()
+        if trial is not None and self._relay == CANARY_RELAY:
+            self._score.add(trial)
+
+    def _hunt(self) -> None:
+        options = self._options
+        self._score = score = Score()
+        fixed = cover(options.tp, self._relay, options.start, options.target)
+        drawn = chain(fixed, self._draw(self._relay, options.tp))
+        with closing(trials(self._world, self._bounded(drawn), scenario=NAME, seed=options.seed)) as runs:
+            for trial in runs:
+                score.add(trial)
+                self._watcher.hunting(score)
+        self._seconds = score.seconds
+
+    def _bounded(self, drawn: Iterator[Plan]) -> Iterator[Plan]:
+        limit = self._options.seconds
+        for plan in islice(drawn, self._options.plans):
+            if limit is not None and self._score.seconds >= limit:
+                return
+            yield plan
+
+    def _draw(self, relay: str, tp: tuple[int, int]) -> Iterator[Plan]:
+        options = self._options
+        strategy = plans(tp=tp, relay=relay, target=options.target, start=options.start)
+        return draw(strategy, options.seed)
+
+    def _conclude(self) -> None:
+        # What is proved comes first: with many failures the bound must not fall on the surest.
+        failures = sorted(self._score.failures.values(), key=lambda failure: failure.trial.verdict.exit_code)
+        for failure in failures[:MAX_SHRUNK]:
+            self._watcher.confirming(failure.trial, failure.met)
+            self._found.append(self._examine(failure))
+
+    def _note_the_rest(self) -> None:
+        """Writes down, unconfirmed and as they are, the failures that an interrupted hunt has met."""
+        for failure in list(self._score.failures.values())[len(self._found) : MAX_SHRUNK]:
+            verdict = folder.write(self._options.out, _named(failure.trial, self._options.seed))
+            faults = len(failure.trial.plan.faults)
+            self._found.append(Found(verdict, failure.met, faults, Tally(0, {}), 0))
+
+    def _examine(self, failure: Failure) -> Found:
+        first = failure.trial
+        again = list(repeat(self._world, first.plan, REPEATS, scenario=NAME, seed=self._options.seed))
+        best, runs = first, 0
+        if all(_alike(first.verdict, trial.verdict) for trial in again):
+            shrinker = Shrinker(
+                self._world,
+                lambda verdict: _alike(first.verdict, verdict),
+                width=self._options.lanes,
+                allowed=self._target.check,
+            )
+            shrunk = shrinker.shrink(first.plan)
+            runs = shrunk.runs
+            if shrunk.kept:
+                again = list(repeat(self._world, shrunk.plan, REPEATS, scenario=NAME, seed=self._options.seed))
+                best = next((trial for trial in again if _alike(first.verdict, trial.verdict)), first)
+        verdict = folder.write(self._options.out, _named(best, self._options.seed))
+        return Found(
+            verdict=verdict,
+            met=failure.met,
+            faults_before=len(first.plan.faults),
+            confirmed=Tally.of([trial.verdict for trial in again]),
+            shrink_runs=runs,
+        )
+
+
+def _named(trial: Trial, seed: int) -> Trial:
+    return structs.replace(trial, verdict=structs.replace(trial.verdict, scenario=NAME, seed=seed))
+
+
+def _alike(first: Verdict, other: Verdict) -> bool:
+    return (first.word, first.fingerprint) == (other.word, other.fingerprint)

@@ -1,0 +1,85 @@
+"""Targets: the engines that the harness knows how to start, and what their roles, links and frames are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+from harness.plan import Plan, PlanError
+from harness.proxy.records import Kind
+
+
+class Target(Protocol):
+    """One engine under test. Everything here is pure and free of torch, but for `client` and `preload`."""
+
+    name: str
+    client: str
+    """``module:function`` of the client program: called with the plan's JSON, the engine's folder, a factory."""
+    reference: str
+    """``module:function`` that writes reference tokens to a descriptor; see `targets.engine_client.reference`."""
+    watches: ClassVar[dict[str, str]]
+    """Threads that wait only for the death of a process or for word of it, by name, and for what they wait."""
+
+    def check(self, plan: Plan) -> None:
+        """Raises PlanError where the plan asks for what the target does not have."""
+        ...
+
+    def relays(self) -> tuple[str, ...]:
+        """The relay strategies that can be named in a plan."""
+        ...
+
+    def link_of(self, endpoint: str) -> str:
+        """The link that an endpoint carries."""
+        ...
+
+    def group_name(self, description: str) -> str:
+        """The short name of a process group, from torch's description of it."""
+        ...
+
+    def classify(self, link: str, direction: str, frames: Sequence[bytes]) -> Kind:
+        """The kind of a message. ``direction`` is send or recv at the seam, to_connector or to_binder in a proxy."""
+        ...
+
+    def frame(self, link: str, name: str, plan: Plan) -> str:
+        """The kind that a plan's word stands for on a link of this plan: ``join`` is SUBSCRIBE on PUB/SUB."""
+        ...
+
+    def binder(self, link: str) -> str:
+        """The role that binds a link."""
+        ...
+
+    def connectors(self, link: str, plan: Plan) -> tuple[str, ...]:
+        """The roles that connect to a link."""
+        ...
+
+    def exit_meaning(self, status: int) -> str:
+        """What an exit status of one of the target's processes says, in a few words."""
+        ...
+
+    def left_for_a_peer(self, status: int) -> bool:
+        """Whether a process that left with this status did so by itself because another one had died or failed."""
+        ...
+
+    def patience(self, plan: Plan) -> float:
+        """Seconds for which mild faults, all together, may keep this plan's engine waiting, no excuse to give up."""
+        ...
+
+    def promises(self, relay: str) -> str:
+        """``notices`` if the relay promises an error for a lost frame, ``nothing`` if it may wait for ever."""
+        ...
+
+
+def get(name: str) -> Target:
+    """The target of that name. Raises PlanError."""
+    if name != "engine":
+        raise PlanError(f"target: no target '{name}'; there is engine")
+    from harness.targets.engine import ENGINE
+
+    return ENGINE
+
+
+def preload() -> None:
+    """Imports, in a fork parent, all that the processes of every target will need."""
+    from harness.targets import engine
+
+    engine.preload()

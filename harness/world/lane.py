@@ -1,0 +1,381 @@
+"""One lane: runs plans on real processes, one after another. It watches, asks, heals, cleans up; it never judges.
+
+The order of a run: the workload with its faults; then, if the client program is done, the time that the engine's
+processes may take to leave by themselves; then the clean-up event, after which nothing counts for the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from pathlib import Path
+
+from harness import plan as plans
+from harness import stillness, waits
+from harness.clock import MS, SECOND, now, sleep_until
+from harness.faults import AT_INSTANT, Drop, Hold, kind_of
+from harness.history import DoubleLook, Event, FaultCount, Frame, History, Look, Outsiders, Process, merge
+from harness.plan import Plan
+from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Seen, Status
+from harness.seam import region
+from harness.seam.region import Region
+from harness.targets import Target, get
+from harness.world.look import look
+from harness.zygote import wire
+
+QUIET = 25 * MS
+"""How long nothing must have succeeded before a look is worth its cost (nanoseconds)."""
+
+LOOK_AGAIN_MAX = 200 * MS
+_LEAVE_SECONDS = 4.0
+_LOG_TAIL = 4000
+
+
+class LaneError(Exception):
+    """The zygote or the proxy of this lane is gone; the run cannot be judged."""
+
+
+class Lane:
+    """Runs plans with one socket to the zygote and one proxy. Used by one thread at a time."""
+
+    def __init__(self, zygote: socket.socket, base: Path, name: str) -> None:
+        self._zygote, self._base, self._name = zygote, base, name
+        self._proxy: Proxy | None = None
+        self._runs = 0
+
+    def close(self) -> None:
+        """Gives back the socket and ends the proxy."""
+        self._zygote.close()
+        if self._proxy is not None:
+            self._proxy.stop()
+
+    def proxy(self) -> Proxy:
+        """This lane's proxy process, started when a plan first needs one."""
+        if self._proxy is None:
+            self._proxy = Proxy()
+        return self._proxy
+
+    def run(self, plan: Plan, golden: dict[str, tuple[int, ...]], versions: dict[str, str]) -> History:
+        """Runs one plan. Raises LaneError when the harness itself is broken; never leaves anything behind."""
+        self._runs += 1
+        folder = self._base / f"{self._name}.{self._runs}"
+        (folder / "e").mkdir(mode=0o700, parents=True)
+        run = _Run(self, plan, folder)
+        try:
+            run.begin()
+            run.watch()
+        finally:
+            history = run.finish(golden, versions)
+        return history
+
+    def execute(self, target: str, args: list[str | int | bytes], fds: tuple[int, ...], role: str) -> None:
+        """Runs one function in a forked child that belongs to no plan, and waits for its end."""
+        self._runs += 1
+        folder = self._base / f"{self._name}.{self._runs}"
+        folder.mkdir(mode=0o700)
+        run = _Run(self, Plan(), folder)
+        try:
+            run.begin_bare()
+            self.send(wire.Start(role, target, args), fds)
+            while not run.ended():
+                run.receive(None)
+        finally:
+            run.finish({}, {})
+
+    def send(self, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
+        try:
+            wire.send(self._zygote, message, fds)
+        except OSError as error:
+            raise LaneError(f"the zygote is gone ({error.strerror})") from None
+
+    @property
+    def socket(self) -> socket.socket:
+        return self._zygote
+
+
+class _Run:
+    """One run under way."""
+
+    def __init__(self, lane: Lane, plan: Plan, folder: Path) -> None:
+        self._lane, self._plan, self._folder = lane, plan, folder
+        self._target: Target = get(plan.target)
+        self._began = now()
+        self._horizon = self._began + int(plan.budget * SECOND)
+        self._memory = region.create()
+        self._regions: dict[str, Region] = {}
+        self._processes: dict[str, Process] = {}
+        self._proxied = bool(plan.proxied)
+        self._proxy_begun = False
+        self._look: DoubleLook | None = None
+        self._why: str = "budget"
+        self._clean: wire.Cleaned | None = None
+        self._refused = ""
+        self._pong = False
+
+    # Beginning
+
+    def begin(self) -> None:
+        """Tells the proxy and the zygote of the run and starts the client program."""
+        signals = self._lane.proxy().signal_fd if self._proxied else os.open(os.devnull, os.O_WRONLY)
+        try:
+            rewrites = self._begin_proxy() if self._proxied else {}
+            begin = wire.Begin(str(self._folder), plans.to_json(self._plan), rewrites)
+            self._lane.send(begin, (self._memory, signals))
+        finally:
+            if not self._proxied:
+                os.close(signals)
+        args: list[str | int | bytes] = [plans.to_json(self._plan), str(self._folder / "e")]
+        self._lane.send(wire.Start("client", self._target.client, args))
+
+    def begin_bare(self) -> None:
+        """Tells the zygote of a run without plan, proxy or client."""
+        signals = os.open(os.devnull, os.O_WRONLY)
+        try:
+            self._lane.send(wire.Begin(str(self._folder), plans.to_json(self._plan), {}), (self._memory, signals))
+        finally:
+            os.close(signals)
+
+    def _begin_proxy(self) -> dict[str, dict[str, str]]:
+        legs: list[Leg] = []
+        rewrites: dict[str, dict[str, str]] = {}
+        for link in self._plan.proxied:
+            upstream = f"ipc://{self._folder}/e/{link}"
+            for role in self._target.connectors(link, self._plan):
+                listen = f"{upstream}@{role}"
+                legs.append(Leg(link, role, self._target.binder(link), listen, upstream))
+                rewrites.setdefault(role, {})[upstream] = listen
+        rules = [
+            self._rule(index, fault) for index, fault in enumerate(self._plan.faults) if isinstance(fault, Drop | Hold)
+        ]
+        self._lane.proxy().begin(legs, rules, f"{type(self._target).__module__}:classify")
+        self._proxy_begun = True
+        return rewrites
+
+    def _rule(self, index: int, fault: Drop | Hold) -> FrameRule:
+        kind = self._target.frame(fault.link, fault.frame, self._plan)
+        if isinstance(fault, Drop):
+            return FrameRule(index, "drop", fault.link, fault.victim, kind, fault.nth, fault.count)
+        return FrameRule(
+            index,
+            "hold",
+            fault.link,
+            fault.victim,
+            kind,
+            fault.nth,
+            after=fault.or_after,
+            until_signal=fault.until is not None,
+        )
+
+    # Watching
+
+    def watch(self) -> None:
+        """Returns when the client program and all it started have ended, a wedge stands, or the budget is spent."""
+        progress, quiet_since, pause = -1, now(), QUIET
+        next_look = quiet_since + QUIET
+        while now() < self._horizon:
+            self.receive(min(next_look, self._horizon))
+            if self.ended():
+                self._why = "done"
+                return
+            if self._client_ended():
+                self._let_leave()
+                return
+            reached = sum(found.progress for found in self._regions.values())
+            if reached != progress:
+                progress, quiet_since, pause = reached, now(), QUIET
+                next_look = quiet_since + QUIET
+            elif now() >= next_look and self._regions:
+                ends = self._double_look()
+                if self._look is not None:
+                    self._why = "wedge"
+                    return
+                pause = min(pause * 3 // 2, LOOK_AGAIN_MAX)
+                next_look = max(now() + pause, min(ends or 0, now() + 10 * LOOK_AGAIN_MAX))
+
+    def ended(self) -> bool:
+        """Whether every process that was started has ended (and at least one was)."""
+        return bool(self._processes) and all(process.status is not None for process in self._processes.values())
+
+    def _client_ended(self) -> bool:
+        client = self._processes.get("client")
+        return client is not None and client.status is not None
+
+    def _let_leave(self) -> None:
+        """The client program has ended: what it started has a bounded time to follow by itself."""
+        self._why = "done"
+        limit = now() + int(_LEAVE_SECONDS * SECOND)
+        while not self.ended() and now() < limit:
+            self.receive(limit)
+
+    def receive(self, until: int | None) -> None:
+        """Takes in what the zygote says, at most until ``until`` (nanoseconds; None: for ever) if it is silent."""
+        timeout = None if until is None else max(0.0, (until - now()) / MS)
+        poller = select.poll()
+        poller.register(self._lane.socket, select.POLLIN)
+        if not poller.poll(timeout):
+            return
+        message, fds = wire.receive(self._lane.socket)
+        for fd in fds:
+            os.close(fd)
+        if message is None:
+            raise LaneError("the zygote is gone")
+        self._take(message)
+
+    def _take(self, message: wire.Message) -> None:
+        if isinstance(message, wire.Started):
+            self._processes[message.role] = Process(message.role, message.pid, message.t)
+            self._regions[message.role] = Region(self._memory, message.index)
+        elif isinstance(message, wire.Died):
+            born = self._processes[message.role]
+            self._processes[message.role] = Process(
+                born.role, born.pid, born.started, message.t, message.status, "itself"
+            )
+        elif isinstance(message, wire.Pong):
+            self._pong = True
+        elif isinstance(message, wire.Cleaned):
+            self._clean = message
+        elif isinstance(message, wire.Refused):
+            raise LaneError(message.why)
+
+    def _double_look(self) -> int | None:
+        """Looks twice; keeps the looks if a wedge stands on them. Returns when a timer ends the silence, if any."""
+        first = self._look_once()
+        if first is None:
+            return None
+        gap = max((stillness.gap_needed(p, self._horizon, first.began) for p in first.processes), default=0)
+        outsiders = self._ask_outsiders()
+        if outsiders is None:
+            return None
+        sleep_until(first.ended + gap)
+        second = self._look_once()
+        if second is None:
+            return None
+        looks = DoubleLook(first, outsiders, second, self._horizon)
+        events = merge(event for found in self._regions.values() for event in found.events())
+        tested = stillness.test(looks, waits.thread_names(events), self._target.watches)
+        if not tested.still:
+            return None
+        if tested.ends_at is None:
+            history = self._history(events, looks, now())
+            if waits.examine(history, self._target) is not None:
+                self._look = looks
+        return tested.ends_at
+
+    def _look_once(self) -> Look | None:
+        alive = {role: process.pid for role, process in self._processes.items() if process.status is None}
+        return look(alive, self._regions) if alive else None
+
+    def _ask_outsiders(self) -> Outsiders | None:
+        """None if a death was announced meanwhile: then the looks are of different worlds."""
+        before = {role for role, process in self._processes.items() if process.status is not None}
+        self._pong = False
+        self._lane.send(wire.Ping())
+        while not self._pong:
+            self.receive(None)
+        if before != {role for role, process in self._processes.items() if process.status is not None}:
+            return None
+        if not self._proxy_begun:
+            return Outsiders()
+        status: Status = self._lane.proxy().status()
+        timer = status.next_timer_ns
+        held = tuple(sorted({hold.rule for hold in status.held}))
+        return Outsiders(0, status.quiet, -1 if timer is None else timer, held)
+
+    # Ending
+
+    def finish(self, golden: dict[str, tuple[int, ...]], versions: dict[str, str]) -> History:
+        """The clean-up event, the clean-up, the census, and the history of it all."""
+        cleanup = now()
+        logs = {role: _tail(self._folder / f"{role}.log") for role in self._processes}
+        ended: RunEnd | None = None
+        try:
+            ended = self._lane.proxy().end() if self._proxy_begun else None
+        finally:
+            self._lane.send(wire.Clean())
+            while self._clean is None:
+                self.receive(None)
+        events = merge(event for found in self._regions.values() for event in found.events())
+        lost = sum(found.lost for found in self._regions.values())
+        for found in self._regions.values():
+            found.close()
+        os.close(self._memory)
+        killed = set(self._clean.killed)
+        processes = [
+            Process(
+                p.role, p.pid, p.started, p.ended, p.status, "cleanup" if p.role in killed else "itself", logs[role]
+            )
+            for role, p in self._processes.items()
+        ]
+        frames = _frames(ended)
+        return History(
+            plan=self._plan,
+            began=self._began,
+            cleanup=cleanup,
+            ended=self._why,  # type: ignore[arg-type]
+            events=events,
+            processes=tuple(processes),
+            frames=frames,
+            faults=self._counts(events, ended),
+            golden=golden,
+            residue=tuple(self._clean.residue),
+            look=self._look,
+            lost_events=lost,
+            versions=versions,
+        )
+
+    def _history(self, events: tuple[Event, ...], looks: DoubleLook, at: int) -> History:
+        """The history so far, for the question whether the looks show a wedge."""
+        frames: tuple[Frame, ...] = ()
+        if self._proxy_begun:
+            frames = tuple(_frame(record) for record in self._lane.proxy().ledger().records if isinstance(record, Seen))
+        return History(
+            self._plan, self._began, at, "wedge", events, tuple(self._processes.values()), frames=frames, look=looks
+        )
+
+    def _counts(self, events: tuple[Event, ...], ended: RunEnd | None) -> tuple[FaultCount, ...]:
+        rules = {count.index: count for count in ended.rules} if ended is not None else {}
+        counts = []
+        for index, fault in enumerate(self._plan.faults):
+            if isinstance(fault, AT_INSTANT):
+                armed, reached, fired = (
+                    sum(event.site == f"fault.{word}" and event.number == index for event in events)
+                    for word in ("armed", "reached", "fired")
+                )
+            elif index in rules:
+                armed, reached, fired = rules[index].armed, rules[index].reached, rules[index].fired
+            else:
+                armed = reached = fired = 0
+            counts.append(FaultCount(kind_of(fault), str(fault), fault.victim, fault.optional, armed, reached, fired))
+        return tuple(counts)
+
+
+def _frames(ended: RunEnd | None) -> tuple[Frame, ...]:
+    if ended is None:
+        return ()
+    return tuple(_frame(record) for record in ended.records if isinstance(record, Seen))
+
+
+def _frame(seen: Seen) -> Frame:
+    number = -1 if seen.number is None else seen.number
+    rule = -1 if seen.rule is None else seen.rule
+    return Frame(
+        seen.t_ns,
+        seen.link,
+        seen.connector,
+        seen.direction,
+        seen.connection,
+        seen.kind,
+        number,
+        seen.nth,
+        seen.size,
+        seen.fate,
+        rule,
+    )
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_bytes()[-_LOG_TAIL:].decode("utf-8", "replace")
+    except OSError:
+        return ""

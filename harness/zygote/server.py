@@ -1,0 +1,284 @@
+"""The zygote's loop: start what lanes and launchers ask for, announce every death, clean up after every run."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import selectors
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from harness import plan as plans
+from harness.clock import now
+from harness.interpreter import python
+from harness.seam.region import MAX_PROCESSES
+from harness.zygote import child, wire
+
+_REAP_SECONDS = 5.0
+
+
+class Child:
+    """One process that this zygote started and has not yet reaped."""
+
+    def __init__(self, role: str, pid: int, pidfd: int, status_out: int) -> None:
+        self.role, self.pid, self.pidfd, self.status_out = role, pid, pidfd, status_out
+
+
+class Run:
+    """One run: its folder, its shared memory, its living processes."""
+
+    def __init__(self, lane: socket.socket, begin: wire.Begin, memory: int, signals: int) -> None:
+        self.lane, self.begin, self.memory, self.signals = lane, begin, memory, signals
+        self.plan = plans.from_json(begin.plan)
+        self.children: dict[int, Child] = {}
+        self.launchers: list[socket.socket] = []
+        self.started = 0
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.begin.folder)
+
+
+class Zygote:
+    """Serves one harness process until its control socket closes."""
+
+    def __init__(self, control: socket.socket, base: Path, lock: int) -> None:
+        self._control, self._base, self._lock = control, base, lock
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, self._on_control)
+        self._runs: dict[socket.socket, Run] = {}
+
+    def serve(self) -> None:
+        """Loops until the harness is gone, then kills and removes everything that is left."""
+        self._open = True
+        while self._open:
+            self._turn(None)
+        for lane in list(self._runs):
+            self._finish(self._runs[lane])
+        shutil.rmtree(self._base, ignore_errors=True)
+
+    def _turn(self, timeout: float | None) -> None:
+        events = self._selector.select(timeout)
+        # Deaths first: whoever is told of a message must already know of a death before it.
+        events.sort(key=lambda event: event[0].data.__func__ is not Zygote._on_death)
+        for key, _ in events:
+            if self._selector.get_map().get(key.fd) is key:
+                key.data(key.fileobj)
+
+    def _on_control(self, control: socket.socket) -> None:
+        message, fds = wire.receive(control)
+        if message is None:
+            self._open = False
+        elif isinstance(message, wire.Lane):
+            lane = socket.socket(fileno=fds[0])
+            self._selector.register(lane, selectors.EVENT_READ, self._on_lane)
+
+    def _on_lane(self, lane: socket.socket) -> None:
+        message, fds = wire.receive(lane)
+        run = self._runs.get(lane)
+        if message is None:
+            if run is not None:
+                self._finish(run)
+            self._selector.unregister(lane)
+            lane.close()
+        elif isinstance(message, wire.Begin):
+            self._runs[lane] = Run(lane, message, fds[0], fds[1])
+        elif run is None:
+            _close(fds)
+            wire.send(lane, wire.Refused("no run has begun on this lane"))
+        elif isinstance(message, wire.Start):
+            self._start(run, message, fds, lane)
+        elif isinstance(message, wire.Ping):
+            self._announce_all(run)
+            wire.send(lane, wire.Pong())
+        elif isinstance(message, wire.Clean):
+            killed, residue = self._finish(run)
+            wire.send(lane, wire.Cleaned(killed, residue))
+
+    def _on_launcher(self, launcher: socket.socket) -> None:
+        run = next((run for run in self._runs.values() if launcher in run.launchers), None)
+        try:
+            message, fds = wire.receive(launcher)
+        except OSError:
+            message, fds = None, []
+        if message is None or run is None:
+            self._selector.unregister(launcher)
+            launcher.close()
+            if run is not None:
+                run.launchers.remove(launcher)
+        elif isinstance(message, wire.Start):
+            self._start(run, message, fds, launcher)
+
+    def _start(self, run: Run, order: wire.Start, fds: list[int], answer: socket.socket) -> None:
+        if run.started >= MAX_PROCESSES:
+            _close(fds)
+            wire.send(answer, wire.Refused(f"a run has at most {MAX_PROCESSES} processes"))
+            return
+        index, run.started = run.started, run.started + 1
+        theirs: socket.socket | None = None
+        if order.role == "client":
+            ours, theirs = wire.pair()
+            run.launchers.append(ours)
+            self._selector.register(ours, selectors.EVENT_READ, self._on_launcher)
+        status_in, status_out = os.pipe2(os.O_CLOEXEC)
+        spec = child.Spec(
+            role=order.role,
+            target=order.target,
+            args=order.args,
+            fds=fds,
+            plan=run.begin.plan,
+            rewrites=run.begin.rewrites.get(order.role, {}),
+            memory=run.memory,
+            index=index,
+            signals=run.signals,
+            log=str(run.folder / f"{order.role}.log"),
+            zygote=theirs.fileno() if theirs is not None else -1,
+            parent=os.getpid(),
+        )
+        began = now()
+        pid = self._spawn(spec) if run.plan.topology.start == "spawn" else self._fork(spec)
+        pidfd = os.pidfd_open(pid)
+        born = Child(order.role, pid, pidfd, status_out)
+        run.children[pidfd] = born
+        self._selector.register(pidfd, selectors.EVENT_READ, self._on_death)
+        if theirs is not None:
+            theirs.close()
+        _close(fds)
+        started = wire.Started(order.role, pid, index, began)
+        if answer is not run.lane:
+            with contextlib.suppress(OSError):
+                wire.send(answer, started, (pidfd, status_in))
+        os.close(status_in)
+        with contextlib.suppress(OSError):
+            wire.send(run.lane, started)
+
+    def _fork(self, spec: child.Spec) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            _close_others({0, 1, 2, spec.memory, spec.signals, spec.zygote, *spec.fds})
+            child.run(spec)
+        finally:
+            os._exit(child.FAILED)
+
+    def _spawn(self, spec: child.Spec) -> int:
+        source, sink = os.pipe()
+        keep = [fd for fd in (source, spec.memory, spec.signals, spec.zygote, *spec.fds) if fd >= 0]
+        process = subprocess.Popen(python("harness.zygote.child", str(source)), pass_fds=keep, close_fds=True)
+        os.close(source)
+        with os.fdopen(sink, "wb") as pipe:
+            pipe.write(msgspec.msgpack.encode(spec))
+        process.returncode = 0  # its status is read below, by pidfd: the object must not try to reap it
+        return process.pid
+
+    def _on_death(self, pidfd: int) -> None:
+        for run in self._runs.values():
+            if pidfd in run.children:
+                self._bury(run, run.children[pidfd])
+                return
+
+    def _announce_all(self, run: Run) -> None:
+        for dead in list(run.children.values()):
+            if _has_ended(dead.pidfd):
+                self._bury(run, dead)
+
+    def _bury(self, run: Run, dead: Child) -> None:
+        """Announces the death to the launcher and to the lane, and only then reaps."""
+        info = os.waitid(os.P_PIDFD, dead.pidfd, os.WEXITED | os.WNOWAIT)
+        if info is None:
+            return
+        status = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        with contextlib.suppress(OSError):
+            os.write(dead.status_out, status.to_bytes(4, "little", signed=True))
+        with contextlib.suppress(OSError):
+            wire.send(run.lane, wire.Died(dead.role, dead.pid, status, now()))
+        os.waitid(os.P_PIDFD, dead.pidfd, os.WEXITED)
+        self._selector.unregister(dead.pidfd)
+        os.close(dead.status_out)
+        os.close(dead.pidfd)
+        del run.children[dead.pidfd]
+
+    def _finish(self, run: Run) -> tuple[list[str], list[str]]:
+        """Ends a run; returns the roles that had to be killed and the names that were left in the folder."""
+        self._announce_all(run)
+        killed = [left.role for left in run.children.values()]
+        for left in run.children.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(left.pidfd, signal.SIGKILL)
+        limit = time.monotonic() + _REAP_SECONDS
+        while run.children and time.monotonic() < limit:
+            for left in list(run.children.values()):
+                if _has_ended(left.pidfd):
+                    self._bury(run, left)
+            if run.children:
+                time.sleep(0.001)
+        residue = [] if killed else _left_in(run.folder)
+        shutil.rmtree(run.folder, ignore_errors=True)
+        for launcher in run.launchers:
+            self._selector.unregister(launcher)
+            launcher.close()
+        os.close(run.memory)
+        os.close(run.signals)
+        del self._runs[run.lane]
+        return killed, residue
+
+
+def _has_ended(pidfd: int) -> bool:
+    return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _left_in(folder: Path) -> list[str]:
+    """What a clean engine would have removed: sockets and store files below the folder that it was given."""
+    found = []
+    for path in sorted((folder / "e").rglob("*")) if folder.exists() else []:
+        kind = "socket" if stat.S_ISSOCK(path.lstat().st_mode) else "file"
+        if "@" not in path.name:
+            found.append(f"{kind} {path.relative_to(folder)}")
+    return found
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _close_others(keep: set[int]) -> None:
+    """Closes every descriptor that the fork inherited and the child has no business with."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def main(control_fd: int, base: str) -> None:
+    """Imports everything that a child will need, checks that this process is fit to fork, says so, and serves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lock = os.open(Path(base) / "lock", os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    control = socket.socket(fileno=control_fd)
+
+    from harness.seam import install
+    from harness.targets import preload
+
+    install.install()
+    preload()
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        wire.send(control, wire.Refused(f"the fork parent has {threads} threads; it must have one"))
+        sys.exit(child.FAILED)
+    gc.collect()
+    gc.freeze()
+    wire.send(control, wire.Pong())
+    Zygote(control, Path(base), lock).serve()

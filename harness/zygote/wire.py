@@ -1,0 +1,103 @@
+"""What is said on the zygote's sockets: one msgpack record per packet, descriptors beside it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+_MAX_PACKET = 1 << 20
+_MAX_FDS = 16
+
+
+class Lane(Struct, frozen=True, tag="lane"):
+    """A new lane; its socket comes along."""
+
+
+class Begin(Struct, frozen=True, tag="begin"):
+    """A run begins in ``folder``. Descriptors: the run's shared memory, and the proxy's signal descriptor."""
+
+    folder: str
+    plan: bytes
+    rewrites: dict[str, dict[str, str]]
+
+
+class Start(Struct, frozen=True, tag="start"):
+    """Start ``module:function`` as ``role``; the descriptors that come along are its own."""
+
+    role: str
+    target: str
+    args: list[Any]
+
+
+class Clean(Struct, frozen=True, tag="clean"):
+    """End the run: kill what lives, reap it, remove the folder, then answer Cleaned."""
+
+
+class Started(Struct, frozen=True, tag="started"):
+    """A process runs. Its launcher also gets a pidfd and the pipe on which its exit status will come."""
+
+    role: str
+    pid: int
+    index: int
+    t: int
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """A process could not be started."""
+
+    why: str
+
+
+class Died(Struct, frozen=True, tag="died"):
+    """A process has ended; said before it is reaped. ``status`` is negative for a signal."""
+
+    role: str
+    pid: int
+    status: int
+    t: int
+
+
+class Cleaned(Struct, frozen=True, tag="cleaned"):
+    """The run is over. ``killed`` are the roles that lived until now; ``residue`` is what they left in the folder."""
+
+    killed: list[str]
+    residue: list[str]
+
+
+class Ping(Struct, frozen=True, tag="ping"):
+    """Is there a death that has not been announced?"""
+
+
+class Pong(Struct, frozen=True, tag="pong"):
+    """Everything that had died when the question came has been announced before this answer."""
+
+
+Message = Lane | Begin | Start | Clean | Started | Refused | Died | Cleaned | Ping | Pong
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """A connected pair that keeps packets whole."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(to: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None:
+    """Sends one record and duplicates of ``fds``. Raises OSError when the other side is gone."""
+    socket.send_fds(to, [_encoder.encode(message)], list(fds))
+
+
+def receive(of: socket.socket) -> tuple[Message | None, list[int]]:
+    """The next record and its descriptors (close-on-exec); None when the other side is gone."""
+    try:
+        data, fds, _, _ = socket.recv_fds(of, _MAX_PACKET, _MAX_FDS)
+    except ConnectionResetError:
+        return None, []
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return (_decoder.decode(data), list(fds)) if data else (None, list(fds))

@@ -1,0 +1,158 @@
+"""A plan survives every round trip, and a wrong plan is refused with the name of the wrong field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import plan as plans
+from harness.faults import Delay, Drop, Fault, Hold, Kill
+from harness.instant import Instant
+from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
+
+ROLES = ("client", "dp0.rank0", "dp0.rank1")
+
+
+def instants() -> st.SearchStrategy[Instant]:
+    passed = st.builds(
+        Instant,
+        role=st.sampled_from(ROLES),
+        site=st.sampled_from(("relay.send", "tp.all_reduce", "output.send")),
+        kind=st.sampled_from((None, "hello", "step")),
+        n=st.integers(1, 99),
+        side=st.sampled_from(("before", "after")),
+    )
+    return st.one_of(passed, st.sampled_from(ROLES).map(lambda role: Instant(role, "start")))
+
+
+def faults() -> st.SearchStrategy[Fault]:
+    seconds = st.floats(0.001, 600, allow_nan=False)
+    frame = {
+        "link": st.just("relay"),
+        "frame": st.sampled_from(("join", "step")),
+        "victim": st.sampled_from(ROLES),
+        "nth": st.integers(1, 9),
+    }
+    return st.one_of(
+        st.builds(Delay, at=instants(), seconds=seconds, optional=st.booleans()),
+        st.builds(Kill, at=instants(), optional=st.booleans()),
+        st.builds(Drop, count=st.integers(1, 5), optional=st.booleans(), **frame),
+        st.builds(
+            Hold,
+            until=st.none() | instants(),
+            or_after=st.none() | seconds,
+            optional=st.booleans(),
+            **frame,
+        ),
+    )
+
+
+def any_plan() -> st.SearchStrategy[Plan]:
+    requests = st.builds(
+        Request,
+        prompt=st.lists(st.integers(0, 400), max_size=4).map(tuple),
+        max_tokens=st.integers(1, 9),
+        at=st.sampled_from(("ready", "previous")),
+    )
+    return st.builds(
+        Plan,
+        topology=st.builds(Topology, tp=st.integers(2, 4), start=st.sampled_from(("fork", "spawn"))),
+        engine=st.builds(EngineOptions, relay=st.sampled_from(("handshake", "unsynchronised"))),
+        workload=st.builds(Workload, requests=st.lists(requests, min_size=1, max_size=3).map(tuple)),
+        faults=st.lists(faults(), max_size=3).map(tuple),
+        observe=st.sampled_from(((), ("relay",))),
+        seed=st.integers(0, 2**32),
+        budget=st.floats(0.1, 3600, allow_nan=False),
+    )
+
+
+@given(any_plan())
+def test_a_plan_survives_json_and_builtins(plan: Plan) -> None:
+    assert plans.from_json(plans.to_json(plan)) == plan
+    assert plans.from_builtins(plans.to_builtins(plan)) == plan
+
+
+@given(any_plan(), any_plan())
+def test_equal_plans_have_equal_digests_and_others_do_not(one: Plan, other: Plan) -> None:
+    assert (one == other) == (one.digest == other.digest)
+    assert len(one.digest) == 32
+
+
+def test_a_plan_in_toml_is_the_plan_in_json() -> None:
+    text = """
+        [topology]
+        tp = 3
+        [[workload.requests]]
+        prompt = [1, 2]
+        [[faults]]
+        kind = "kill"
+        at = "dp0.rank2:relay.recv[step]#2:after"
+    """
+    plan = plans.from_toml(text)
+    assert plan.topology.tp == 3
+    assert plan.faults == (Kill(at=Instant("dp0.rank2", "relay.recv", "step", 2, "after")),)
+    assert plan.workload.requests == (Request(prompt=(1, 2)),)
+
+
+def test_links_with_frame_faults_or_observed_run_through_the_proxy() -> None:
+    held = Plan(faults=(Hold(link="relay", frame="join", victim="dp0.rank1"),))
+    assert held.proxied == ("relay",)
+    assert Plan(observe=("relay",)).proxied == ("relay",)
+    assert Plan(faults=(Kill(at=Instant("dp0.rank0", "start")),)).proxied == ()
+
+
+REQUEST = {"requests": [{"prompt": [1]}]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"topolgy": {}}, ["topolgy", "topology"]),
+        ({"topology": {"tpp": 2}}, ["topology", "tpp", "did you mean 'tp'"]),
+        ({"topology": {"tp": 5}}, ["topology.tp", "5", "1 to 4"]),
+        ({"topology": {"tp": "two"}}, ["topology.tp"]),
+        ({"topology": {"start": "thread"}}, ["topology.start"]),
+        ({"budget": 0}, ["budget"]),
+        ({"workload": {"requests": []}}, ["workload.requests"]),
+        ({"faults": [{"kind": "kill", "at": "dp0.rank0:relay.snd#0:after"}]}, ["#1"]),
+        ({"faults": [{"kind": "kill", "at": "dp0.rank7:start"}]}, ["faults[0]", "dp0.rank7", "dp0.rank1"]),
+        ({"faults": [{"kind": "kill", "at": "dp0.rank0:exit"}]}, ["faults[0]", "exit"]),
+        ({"faults": [{"kind": "delay", "at": "dp0.rank0:start", "seconds": -1}]}, ["faults[0].seconds"]),
+        ({"faults": [{"kind": "drop", "link": "relay", "frame": "step", "victim": "dp0.rank1", "nth": 0}]}, ["nth"]),
+        ({"faults": [{"kind": "explode"}]}, ["faults", "explode"]),
+        ({"faults": [{"kind": "hold", "link": "relay", "frame": "join"}]}, ["victim"]),
+        ([1], ["table"]),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_the_name_of_the_field(raw: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError, match=".") as caught:
+        plans.from_builtins(raw)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "nul"])
+def test_text_that_is_no_json_plan_is_refused(text: str) -> None:
+    with pytest.raises(PlanError):
+        plans.from_json(text)
+
+
+def test_override_sets_fields_by_their_path() -> None:
+    raw: dict[str, Any] = {"faults": [{"kind": "kill", "at": "dp0.rank0:start"}]}
+    plans.override(raw, "engine.relay", "unsynchronised")
+    plans.override(raw, "topology.tp", "3")
+    plans.override(raw, "faults.0.at", "dp0.rank1:start")
+    plan = plans.from_builtins(raw)
+    assert (plan.engine.relay, plan.topology.tp, plan.faults[0].victim) == ("unsynchronised", 3, "dp0.rank1")
+
+
+@pytest.mark.parametrize("path", ["faults.1.at", "faults.x.at", "seed.deep", "faults.0.at.deep"])
+def test_override_of_what_is_not_there_is_refused(path: str) -> None:
+    raw = {"faults": [{"kind": "kill", "at": "dp0.rank0:start"}], "seed": 1}
+    with pytest.raises(PlanError, match=path.split(".")[0]):
+        plans.override(raw, path, "1")
