@@ -20,6 +20,12 @@ from engine.scheduler import request_problem
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
+# typer brings its own copy of click, or uses an installed one, by its version.
+UsageError: type[typer.BadParameter] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError"
+)
+
+
 class Generation(msgspec.Struct, frozen=True):
     """What `generate --json` prints."""
 
@@ -115,7 +121,7 @@ def run() -> NoReturn:
     """The program: like the typer app, but a usage error is one line."""
     try:
         code = app(standalone_mode=False)
-    except typer.exceptions.TyperException as error:
+    except UsageError as error:
         if sys.argv[1:]:
             _leave(error.format_message(), 2)
         raise SystemExit(2) from None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from engine.clock import Deadline
 from engine.errors import ExitCode
 from engine.launch import Rank, Ranks
+from engine.messages import PHASES
 
 SETTLE = 0.5
 """Seconds to wait for a primary cause when the first thing seen is a rank that left because of another."""
@@ -63,7 +64,13 @@ def judge(ranks: Sequence[Rank]) -> Death:
         accused = _accused(witness, ranks)
         if accused is not None:
             return _death(accused, f"{witness.role} waited for it: {_how(witness)}")
-    return _death(failed[0], _how(failed[0]))
+    last = furthest_behind(failed)
+    return _death(last, _how(last))
+
+
+def furthest_behind(ranks: Sequence[Rank]) -> Rank:
+    """The rank in the earliest start-up phase: in a start that does not end, the others most likely wait for it."""
+    return min(ranks, key=lambda rank: (rank.ready is not None, PHASES.index(rank.phase)))
 
 
 def _accused(witness: Rank, ranks: Sequence[Rank]) -> Rank | None:

@@ -30,7 +30,7 @@ class Endpoints:
         Raises :class:`ConfigError` if the directory cannot be used or a socket path in it would be too long.
         """
         if socket_dir is None:
-            made = cls(tempfile.mkdtemp(prefix="nowedge-"), private=True)
+            made = cls(tempfile.mkdtemp(prefix="nowedge-engine-"), private=True)
         else:
             try:
                 Path(socket_dir).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import reduction
+from multiprocessing import reduction, resource_tracker
 from typing import Any, Protocol
 
 import msgspec
@@ -25,10 +25,13 @@ import msgspec
 from engine.clock import Deadline
 from engine.config import Launch
 from engine.errors import ExitCode
-from engine.messages import FailedReport, Notice, PhaseReport, ReadyReport, Report, rank_role
+from engine.messages import PHASES, FailedReport, Notice, PhaseReport, ReadyReport, Report, rank_role
 
 RANK_TARGET = "engine.rank:rank_main"
 """What a process factory is asked to run for each rank."""
+
+START_PHASE = PHASES[0]
+"""The phase of a rank that has not reported yet: it is still importing."""
 
 TERMINATE_GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
@@ -72,6 +75,8 @@ class SpawnFactory:
         child = _SpawnedMain(role, target, args, fds)
         process = context.Process(target=child.run, name=role, daemon=False)
         # The child inherits the mask: a Ctrl-C during its imports is not its business, nor lost for this process.
+        # The tracker comes first, because starting it would lift the mask.
+        resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
@@ -155,7 +160,7 @@ class Rank:
     lifeline: int
     report: int
     role: str
-    phase: str = "start"
+    phase: str = START_PHASE
     ready: ReadyReport | None = None
     failed: FailedReport | None = None
     exitcode: int | None = None
@@ -283,8 +288,14 @@ class Ranks:
         self.kill()
 
     def take_down(self, notice: Notice, grace: float) -> None:
-        """The engine fails: tell the ranks, give them `grace` seconds to leave by themselves, then use signals."""
+        """The engine fails: tell the ranks, give them `grace` seconds to leave by themselves, then use signals.
+
+        A rank that has reported nothing yet holds nothing and does not listen: it gets its signal at once.
+        """
         self.notify(notice)
+        for rank in self.living():
+            if rank.phase == START_PHASE:
+                rank.process.send_signal(signal.SIGTERM)
         self.wait_for_end(Deadline.after(grace))
         self.kill()
 

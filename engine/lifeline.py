@@ -72,6 +72,7 @@ class Lifeline:
         self._fail: Notice | None = None
         self._wake = os.eventfd(0)
         self._phase = "start"
+        self._leaving: ExitCode | None = None
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     # ---- the main thread's side ----
@@ -121,6 +122,10 @@ class Lifeline:
     def phase(self, phase: str) -> None:
         """Name what the rank is doing, for the report if it never gets past it."""
         self._phase = phase
+
+    def leave(self, code: ExitCode) -> None:
+        """The main thread is on its way out with `code`; if it gets stuck, the thread ends the process with that."""
+        self._leaving = code
 
     def ready(self) -> None:
         """Start-up is over: from now on the lifeline is watched without a deadline."""
@@ -201,6 +206,8 @@ class Lifeline:
         return True
 
     def _leave(self, code: ExitCode, culprit: str, cause: str) -> None:
+        if self._leaving is not None:
+            os._exit(self._leaving)
         if code is not ExitCode.STOPPED:
             self._reporter.send(FailedReport(code, culprit, cause))
         if code is ExitCode.LAUNCHER_GONE:

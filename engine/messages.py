@@ -34,6 +34,10 @@ def engine_identity(engine_index: int) -> bytes:
     return engine_index.to_bytes(2, "little")
 
 
+PHASES = ("start", "relay", "group", "model", "join", "connect")
+"""Start-up phases of a rank in their order; with one rank there is no relay, group or join."""
+
+
 class MessageType(bytes, enum.Enum):
     """The type byte in front of a message to the engine."""
 

@@ -84,7 +84,7 @@ class RankProcess:
         except Exception as error:
             self._log.error("failed", exc_info=True)
             code = self._fail(ExitCode.OWN_FAILURE, self._role, f"{type(error).__name__}: {error}")
-        self._close()
+        self._close(code)
         return code
 
     # ---- start ----
@@ -180,6 +180,7 @@ class RankProcess:
     def _fail(self, code: ExitCode, culprit: str, cause: str) -> ExitCode:
         """Say what happened to everyone who may still listen."""
         self._log.warning("leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
+        self._lifeline.leave(code)
         self._reporter.send(FailedReport(code, culprit, cause))
         with contextlib.suppress(zmq.ZMQError):
             if self._relay is not None and self._rank == 0:
@@ -189,11 +190,13 @@ class RankProcess:
                 self._ports.send_dead()
         return code
 
-    def _close(self) -> None:
-        """Close all that is held. The native parts are bounded by the lifeline thread and the launcher."""
+    def _close(self, code: ExitCode) -> None:
+        """Close all that is held. A failed group is left to the process's end: closing it would wait for its peers."""
+        self._lifeline.leave(code)
         if self._ports is not None:
             self._ports.close()
         if self._relay is not None:
             self._relay.close()
         self._context.destroy(linger=0)
-        self._group.close()
+        if code is ExitCode.STOPPED:
+            self._group.close()

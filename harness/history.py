@@ -29,8 +29,8 @@ class Event(Struct, frozen=True, omit_defaults=True):
     """One thing that one thread of one process did at the seam.
 
     ``side`` is ``before`` or ``after`` for the two ends of a wrapped call, ``mark`` for a note without extent. ``n`` is
-    the occurrence of (role, site, kind); ``number`` is the frame's own number on its link, or the number of a collective on
-    its group, or the index of a token. ``text`` names a request, an error or a thread.
+    the occurrence of (role, site, kind); ``number`` is the frame's own number on its link, the number of a collective
+    on its group, or the index of a request. ``text`` names a request, an error or a thread.
     """
 
     t: int
@@ -64,7 +64,7 @@ class Process(Struct, frozen=True, omit_defaults=True):
 
 
 class Frame(Struct, frozen=True, omit_defaults=True):
-    """One frame that a proxy saw. ``fate``: passed, dropped, held, released or discarded; ``rule``: the fault's index."""
+    """One frame that a proxy saw. ``fate``: passed, dropped, held, released, discarded; ``rule``: the fault's index."""
 
     t: int
     link: str

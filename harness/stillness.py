@@ -127,6 +127,8 @@ class _Tally:
             self._arm(what, gives_up)
 
     def deadline(self, role: str, wait: Wait) -> None:
+        if wait.held and wait.gives_up < 0:
+            self._in_flight = True  # the harness itself will end this one
         if wait.gives_up >= 0:
             self._arm(f"{role} at {wait.site}", wait.gives_up)
 

@@ -20,7 +20,7 @@ import zmq
 
 from engine.clock import Deadline
 from engine.config import EngineConfig, Launch
-from engine.death import has_failed, settle
+from engine.death import furthest_behind, has_failed, settle
 from engine.endpoints import Endpoints
 from engine.errors import EngineDeadError, EngineGenerateError, StartupError
 from engine.launch import ProcessFactory, Ranks, SpawnFactory
@@ -37,6 +37,9 @@ from engine.messages import (
 )
 from engine.monitor import LEAVE_GRACE, DeathLatch, Monitor
 from engine.sockets import blocking, readable
+
+REPORT_MARGIN = 0.25
+"""Seconds after the start-up deadline for the ranks, which have the same one, to say what they waited for."""
 
 
 class Resources:
@@ -172,8 +175,8 @@ class MPClient:
                 raise StartupError(death.culprit, death.cause, exit_code=death.exit_code, phase=death.phase)
             if greeted and all(rank.ready is not None for rank in ranks.all):
                 break
-            if not ranks.wait(deadline):
-                late = next((rank for rank in ranks.all if rank.ready is None), ranks.all[0])
+            if not ranks.wait(deadline.later_by(REPORT_MARGIN)):
+                late = furthest_behind(ranks.all)
                 raise StartupError(
                     late.role,
                     f"not ready within {self.config.timeouts.startup:g} s",

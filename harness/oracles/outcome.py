@@ -96,7 +96,7 @@ def blamable(history: History) -> tuple[str, ...]:
 
 
 def patience_spent(history: History) -> float:
-    """Seconds for which the plan's mild faults, all together, may have kept the engine waiting; lossy ones: infinity."""
+    """Seconds for which the plan's mild faults, together, may have kept the engine waiting; lossy ones: infinity."""
     spent = 0.0
     for fault, count in zip(history.plan.faults, history.faults, strict=False):
         if not count.fired:

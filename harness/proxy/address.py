@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import socket
-from pathlib import Path
 
 import msgspec
 
@@ -115,7 +114,8 @@ def listening(address: Address) -> bool:
 
 def _table(name: str, splits: int) -> list[list[str]]:
     try:
-        lines = Path(f"/proc/net/{name}").read_text(errors="replace").splitlines()
+        with open(f"/proc/net/{name}", errors="replace") as table:
+            lines = table.read().splitlines()
     except FileNotFoundError:
         return []
     return [line.split(None, splits) for line in lines[1:]]

@@ -15,8 +15,9 @@ import selectors
 import socket
 from collections.abc import Callable
 
+from harness.clock import now
 from harness.proxy.address import Address, dial
-from harness.proxy.ledger import Ledger, now_ns
+from harness.proxy.ledger import Ledger
 from harness.proxy.records import Connected, Leg, Party
 
 
@@ -53,7 +54,7 @@ class Attempt:
         self.ordinal = ordinal
         self.near = near
         self.upstream = upstream
-        self.since_ns = now_ns()
+        self.since_ns = now()
         self.retry_at_ns: int | None = None  # None while a connect is under way
         self._selector = selector
         self._ledger = ledger
@@ -83,7 +84,7 @@ class Attempt:
         if self._far is not None:
             self._drop_far(self._far)
         self.near.close()
-        self._ledger.add(Connected(now_ns(), self.leg.link, self.leg.connector, self.ordinal, "closed", by))
+        self._ledger.add(Connected(now(), self.leg.link, self.leg.connector, self.ordinal, "closed", by))
         self._on_done(self, None)
 
     def _on_event(self, mask: int) -> None:
@@ -105,7 +106,7 @@ class Attempt:
         self._far = None
 
     def _wait(self, why: str) -> None:
-        self.retry_at_ns = now_ns() + int(self.leg.retry * 1e9)
+        self.retry_at_ns = now() + int(self.leg.retry * 1e9)
         if not self._refused:
             self._refused = True
             self._ledger.refused(self.leg.link, self.leg.connector, self.ordinal, why)

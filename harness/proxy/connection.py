@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable
 from typing import Literal
 
+from harness.clock import now
 from harness.proxy.attempt import gone, name_of
 from harness.proxy.flow import Classify, Flow
-from harness.proxy.ledger import Ledger, now_ns
+from harness.proxy.ledger import Ledger
 from harness.proxy.records import Connected, Leg, Party
 from harness.proxy.rules import RuleBook
 
@@ -111,7 +112,7 @@ class Connection:
         leg = self.leg
         ended_by = self._ended_by or by
         self._ledger.add(
-            Connected(now_ns(), leg.link, leg.connector, self._ordinal, "closed", ended_by, self._unsent, self._detail)
+            Connected(now(), leg.link, leg.connector, self._ordinal, "closed", ended_by, self._unsent, self._detail)
         )
         self._on_closed(self)
 

@@ -6,7 +6,8 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from harness.proxy.ledger import Ledger, now_ns
+from harness.clock import now
+from harness.proxy.ledger import Ledger
 from harness.proxy.records import UNKNOWN, Direction, Fate, Kind, Leg, Seen, Trouble
 from harness.proxy.rules import ACTIONS, Hold, RuleBook, RuleState, Unit
 from harness.zmtp import Assembler, Frame, Message, ZmtpError
@@ -229,7 +230,7 @@ class Flow:
         leg = self.leg
         self._ledger.add(
             Seen(
-                now_ns(),
+                now(),
                 leg.link,
                 leg.connector,
                 self.direction,
@@ -245,4 +246,4 @@ class Flow:
 
     def _trouble(self, what: str) -> None:
         leg = self.leg
-        self._ledger.add(Trouble(now_ns(), leg.link, leg.connector, self.direction, self._connection, what))
+        self._ledger.add(Trouble(now(), leg.link, leg.connector, self.direction, self._connection, what))

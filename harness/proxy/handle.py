@@ -155,8 +155,9 @@ def _launch(control: socket.socket, signals: socket.socket) -> subprocess.Popen[
     descriptors = (control.fileno(), signals.fileno())
     # The proxy imports what the parent can import (the classify function), wherever either was started.
     found = [str(_ROOT), *(os.path.abspath(entry) for entry in sys.path)]
+    optimise = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "harness.proxy", *map(str, descriptors)],
+        [sys.executable, "-P", *optimise, "-m", "harness.proxy", *map(str, descriptors)],
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(found))},

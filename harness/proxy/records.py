@@ -9,6 +9,7 @@ import msgspec
 Direction = Literal["to_connector", "to_binder"]
 Action = Literal["drop", "hold"]
 Fate = Literal["passed", "dropped", "held", "released", "discarded"]
+Ending = Literal["signal", "time", "command", "heal"]
 Party = Literal["connector", "binder", "proxy"]
 
 ANY_MESSAGE = "*"
@@ -116,7 +117,7 @@ class Released(msgspec.Struct, frozen=True, gc=False, tag="released"):
 
     t_ns: int
     rule: int
-    by: Literal["signal", "time", "command", "heal"]
+    by: Ending
     holds: int
 
 

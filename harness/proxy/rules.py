@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.proxy.ledger import now_ns
+from harness.clock import now
 from harness.proxy.records import ANY_MESSAGE, Direction, FrameRule, Held, RuleCount
 
 
@@ -74,7 +74,7 @@ class Hold:
         self.state = state
         self.flow = flow
         self.open = False
-        self.release_at_ns = None if after is None else now_ns() + int(after * 1e9)
+        self.release_at_ns = None if after is None else now() + int(after * 1e9)
 
 
 def drop(flow: Flow, unit: Unit, state: RuleState) -> bool:
@@ -183,9 +183,9 @@ class RuleBook:
         """When the next hold ends by time."""
         return min((hold.release_at_ns for hold in self.holds if hold.release_at_ns is not None), default=None)
 
-    def due(self, now: int) -> list[Hold]:
-        """The holds whose time has come."""
-        return [hold for hold in self.holds if hold.release_at_ns is not None and hold.release_at_ns <= now]
+    def due(self, instant: int) -> list[Hold]:
+        """The holds whose time has come by `instant`, in nanoseconds."""
+        return [hold for hold in self.holds if hold.release_at_ns is not None and hold.release_at_ns <= instant]
 
     def of(self, index: int) -> list[Hold]:
         """The holds in force of one rule."""

@@ -11,7 +11,7 @@ from harness.proxy.attempt import Attempt
 from harness.proxy.connection import Connection
 from harness.proxy.flow import Classify
 from harness.proxy.ledger import Ledger
-from harness.proxy.records import FrameRule, Leg, Parked, Pending, RunEnd, Status
+from harness.proxy.records import Ending, FrameRule, Leg, Parked, Pending, RunEnd, Status
 from harness.proxy.rules import RuleBook
 
 _ACCEPTS = 64  # connections taken from one listener before others get their turn
@@ -114,12 +114,12 @@ class Run:
         times.append(self.book.next_timer_ns())
         return min((time for time in times if time is not None), default=None)
 
-    def fire_timers(self, now: int) -> bool:
+    def fire_timers(self, instant: int) -> bool:
         """Do what is due; whether anything was."""
-        retries = [a for a in self._attempts if a.retry_at_ns is not None and a.retry_at_ns <= now]
+        retries = [a for a in self._attempts if a.retry_at_ns is not None and a.retry_at_ns <= instant]
         for attempt in retries:
             attempt.dial()
-        due = self.book.due(now)
+        due = self.book.due(instant)
         for hold in due:
             self.ledger.released(hold.state.rule.index, "time", 1)
         self.book.let_go(due)
@@ -164,7 +164,7 @@ class Run:
         """The whole ledger and the counts."""
         return RunEnd(self.ledger.records, self.book.counts())
 
-    def _open(self, index: int, by: str) -> None:
+    def _open(self, index: int, by: Ending) -> None:
         self.book.states[index].open = True
         holds = self.book.of(index)
         self.ledger.released(index, by, len(holds))

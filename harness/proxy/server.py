@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from harness.clock import now
 from harness.proxy.control import (
     Begin,
     Begun,
@@ -27,7 +28,6 @@ from harness.proxy.control import (
     pack,
 )
 from harness.proxy.flow import load_classify
-from harness.proxy.ledger import now_ns
 from harness.proxy.records import LedgerSlice, Status
 from harness.proxy.run import Run
 
@@ -83,7 +83,7 @@ class Server:
     def _patience(self) -> float | None:
         """Seconds until the next timer, None when there is none."""
         due = None if self._run is None else self._run.next_timer_ns()
-        return None if due is None else max(0.0, (due - now_ns()) / 1e9)
+        return None if due is None else max(0.0, (due - now()) / 1e9)
 
     def _turn(self, timeout: float | None, talk: bool = True) -> bool:
         """One round of events and timers; whether anything happened. `talk=False` leaves the control socket alone."""
@@ -95,7 +95,7 @@ class Server:
             callback: Callable[[int], None] = key.data
             callback(mask)
             happened = True
-        if self._run is not None and self._run.fire_timers(now_ns()):
+        if self._run is not None and self._run.fire_timers(now()):
             happened = True
         return happened
 
@@ -190,9 +190,9 @@ class Server:
 
     def _drain(self) -> bool:
         """Move all that can be moved; whether there came an end to it."""
-        give_up = now_ns() + _DRAIN_NS
+        give_up = now() + _DRAIN_NS
         while self._turn(0, talk=False):
-            if now_ns() > give_up:
+            if now() > give_up:
                 return False
         return True
 

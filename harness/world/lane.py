@@ -27,6 +27,9 @@ from harness.zygote import wire
 QUIET = 25 * MS
 """How long nothing must have succeeded before a look is worth its cost (nanoseconds)."""
 
+SUSPICION = 2 * SECOND
+"""How long a wedge that cannot be proved must stand before the run is given up for it (nanoseconds)."""
+
 LOOK_AGAIN_MAX = 200 * MS
 _LEAVE_SECONDS = 4.0
 _LOG_TAIL = 4000
@@ -112,6 +115,7 @@ class _Run:
         self._clean: wire.Cleaned | None = None
         self._refused = ""
         self._pong = False
+        self._suspected_since: int | None = None
 
     # Beginning
 
@@ -184,6 +188,7 @@ class _Run:
             reached = sum(found.progress for found in self._regions.values())
             if reached != progress:
                 progress, quiet_since, pause = reached, now(), QUIET
+                self._suspected_since = None
                 next_look = quiet_since + QUIET
             elif now() >= next_look and self._regions:
                 ends = self._double_look()
@@ -257,10 +262,18 @@ class _Run:
         if not tested.still:
             return None
         if tested.ends_at is None:
-            history = self._history(events, looks, now())
-            if waits.examine(history, self._target) is not None:
+            certificate = waits.examine(self._history(events, looks, now()), self._target)
+            if certificate is not None and self._stands(certificate.grade, looks):
                 self._look = looks
         return tested.ends_at
+
+    def _stands(self, grade: str, looks: DoubleLook) -> bool:
+        """A proof stands at once. A suspicion must outlast what nobody knows of: the same stillness for a while."""
+        if grade == "proved":
+            return True
+        if self._suspected_since is None:
+            self._suspected_since = looks.a.began
+        return looks.b.ended - self._suspected_since >= SUSPICION
 
     def _look_once(self) -> Look | None:
         alive = {role: process.pid for role, process in self._processes.items() if process.status is None}
@@ -303,7 +316,7 @@ class _Run:
         killed = set(self._clean.killed)
         processes = [
             Process(
-                p.role, p.pid, p.started, p.ended, p.status, "cleanup" if p.role in killed else "itself", logs[role]
+                p.role, p.pid, p.started, p.ended, p.status, "cleanup" if p.role in killed else "itself", logs.get(role, "")
             )
             for role, p in self._processes.items()
         ]

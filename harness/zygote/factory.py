@@ -10,6 +10,8 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from harness.clock import now
+from harness.seam.site import active
 from harness.zygote import wire
 
 
@@ -57,8 +59,15 @@ class ZygoteFactory:
 
     def start(self, role: str, target: str, args: tuple[str | int | bytes, ...], fds: Sequence[int]) -> ZygoteProcess:
         """Starts ``target`` as ``role``. Raises OSError when the zygote is gone or refuses."""
-        wire.send(self._socket, wire.Start(role, target, list(args)), tuple(fds))
-        answer, received = wire.receive(self._socket)
+        seam = active()
+        if seam is not None:
+            seam.recorder.wait(now(), "zygote.start", text=role, held=True)
+        try:
+            wire.send(self._socket, wire.Start(role, target, list(args)), tuple(fds))
+            answer, received = wire.receive(self._socket)
+        finally:
+            if seam is not None:
+                seam.recorder.done()
         if isinstance(answer, wire.Started):
             return ZygoteProcess(answer.role, answer.pid, received[0], received[1])
         raise OSError(answer.why if isinstance(answer, wire.Refused) else "the zygote is gone")

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -99,6 +100,7 @@ class Zygote:
         elif isinstance(message, wire.Start):
             self._start(run, message, fds, lane)
         elif isinstance(message, wire.Ping):
+            self._serve_launchers(run)
             self._announce_all(run)
             wire.send(lane, wire.Pong())
         elif isinstance(message, wire.Clean):
@@ -188,6 +190,14 @@ class Zygote:
             if pidfd in run.children:
                 self._bury(run, run.children[pidfd])
                 return
+
+    def _serve_launchers(self, run: Run) -> None:
+        """Starts what this run's launchers have already asked for: a request under way is in flight."""
+        for launcher in list(run.launchers):
+            poller = select.poll()
+            poller.register(launcher, select.POLLIN)
+            if poller.poll(0):
+                self._on_launcher(launcher)
 
     def _announce_all(self, run: Run) -> None:
         for dead in list(run.children.values()):

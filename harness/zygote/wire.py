@@ -69,11 +69,11 @@ class Cleaned(Struct, frozen=True, tag="cleaned"):
 
 
 class Ping(Struct, frozen=True, tag="ping"):
-    """Is there a death that has not been announced?"""
+    """Is there a death that has not been announced, or a start that was asked for and not done?"""
 
 
 class Pong(Struct, frozen=True, tag="pong"):
-    """Everything that had died when the question came has been announced before this answer."""
+    """All starts asked for before the question are done, all deaths before it are announced."""
 
 
 Message = Lane | Begin | Start | Clean | Started | Refused | Died | Cleaned | Ping | Pong

@@ -97,7 +97,7 @@ def test_a_bare_plan_is_a_scenario_in_toml_and_in_json(tmp_path: Path) -> None:
         ('[expect]\nhandshake = "pased"', ["expect.handshake", "pased", "passed"]),
         ('[family]\n"topology.tp" = 3', ["family"]),
         ('[family]\n"topology.tp" = [2, 3]\n"seed" = [1]', ["family", "1 and 2"]),
-        ('[family]\n"faults.3.at" = ["x"]', ["faults.3.at"]),
+        (KILL + '[family]\n"faults.3.at" = ["x"]', ["faults.3.at"]),
         ("[topology]\ntpp = 2", ["topology", "tpp", "tp"]),
         ("faults = [", ["not TOML"]),
     ],

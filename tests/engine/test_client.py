@@ -1,0 +1,305 @@
+"""The client starts all or nothing, belongs to one loop, is never kept alive by its own parts, leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.client.aio import AsyncMPClient
+from engine.errors import EngineDeadError, EngineGenerateError, ExitCode, StartupError
+from engine.launch import Process
+from engine.llm import AsyncLLM
+from engine.messages import FinishReason, Outputs, Request
+from engine.model import llama, reference
+from engine.parallel.group import TensorGroup
+from tests.engine.forks import ForkFactory, config_for, replace
+
+
+async def answer(client: AsyncMPClient, request: Request) -> list[int]:
+    await client.add_request_async(request)
+    tokens: list[int] = []
+    while True:
+        for output in (await asyncio.wait_for(client.get_output_async(), 5.0)).outputs:
+            tokens += output.token_ids
+            if output.finish_reason is not None:
+                return tokens
+
+
+async def read_all(client: AsyncMPClient) -> None:
+    while True:
+        await asyncio.wait_for(client.get_output_async(), 1)
+
+
+def test_a_client_built_outside_of_a_loop_starts_its_receiver_with_the_first_call(factory: ForkFactory) -> None:
+    client = AsyncMPClient(config_for(2), factory)
+
+    async def run() -> None:
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "engine-receiver"] == []
+        assert await answer(client, Request("a", [5], 3)) == reference.greedy("tiny", [5], 3)
+        assert await answer(client, Request("b", [6], 3)) == reference.greedy("tiny", [6], 3)
+        assert len([task for task in asyncio.all_tasks() if task.get_name() == "engine-receiver"]) == 1
+
+    asyncio.run(run())
+    client.shutdown()
+
+
+def test_death_before_any_loop_is_told_by_the_first_read(factory: ForkFactory) -> None:
+    client = AsyncMPClient(config_for(2), factory)
+    os.kill(factory.processes["dp0.rank0"].pid, signal.SIGKILL)
+    deadline = time.monotonic() + 2
+    while client.dead is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+    async def read() -> Outputs:
+        return await asyncio.wait_for(client.get_output_async(), 1.0)
+
+    with pytest.raises(EngineDeadError, match=r"dp0\.rank0"):
+        asyncio.run(read())
+    client.shutdown()
+
+
+def test_a_forgotten_client_is_collected_with_everything_it_held(factory: ForkFactory) -> None:
+    async def run() -> None:
+        client = AsyncMPClient(config_for(2), factory)
+        await answer(client, Request("a", [5], 2))
+        directory, ghost = client.endpoints.directory, weakref.ref(client)
+        del client
+        gc.collect()
+        assert ghost() is None
+        assert factory.exits() == [ExitCode.STOPPED, ExitCode.STOPPED]
+        assert not os.path.exists(directory)
+        await asyncio.sleep(0.01)
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "engine-receiver"] == []
+
+    asyncio.run(run())
+    assert [thread for thread in threading.enumerate() if thread.name == "engine-monitor"] == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_an_orderly_shutdown_leaves_nothing_and_can_be_repeated(size: int, factory: ForkFactory) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+
+    async def run() -> None:
+        client = AsyncMPClient(config_for(size), factory)
+        await client.add_request_async(Request("a", [1], 300))
+        await client.get_output_async()
+        client.shutdown()
+        assert factory.exits() == [ExitCode.STOPPED] * size
+        assert not os.path.exists(client.endpoints.directory)
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await read_all(client)  # outputs that had arrived come first
+        client.shutdown()
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await client.add_request_async(Request("b", [1], 1))
+
+    asyncio.run(run())
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_shutdown_from_two_other_threads_while_the_loop_runs(factory: ForkFactory) -> None:
+    async def run() -> None:
+        client = AsyncMPClient(config_for(2), factory)
+        reader = asyncio.create_task(client.get_output_async())
+        await asyncio.gather(*(asyncio.to_thread(client.shutdown) for _ in range(2)))
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await asyncio.wait_for(reader, 1)
+
+    asyncio.run(run())
+    assert factory.exits() == [ExitCode.STOPPED] * 2
+
+
+def test_shutdown_after_the_loop_is_closed(factory: ForkFactory) -> None:
+    client = AsyncMPClient(config_for(2), factory)
+    asyncio.run(answer(client, Request("a", [1], 1)))
+    client.shutdown()
+    assert not os.path.exists(client.endpoints.directory)
+    assert factory.living() == []
+
+
+@pytest.mark.parametrize("phase", ["group", "model"])
+@pytest.mark.parametrize("how", ["raise", "kill", "hang"])
+def test_a_failed_start_names_role_phase_and_cause_and_leaves_nothing(
+    phase: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def before(role: str) -> None:
+        if role != "dp0.rank1":
+            return
+
+        def fail(*_: object) -> None:
+            if how == "raise":
+                raise MemoryError("no room")
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+        if phase == "group":
+            replace(TensorGroup, "form", fail)
+        else:
+            replace(llama.Llama, "__init__", fail)
+
+    factory = ForkFactory(before)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    config = config_for(2)
+    if how == "hang":
+        config = config_for(2, timeouts=type(config.timeouts)(startup=1.0, handshake=0.8, step=1.0, shutdown=1.0))
+    began = time.monotonic()
+    with pytest.raises(StartupError) as caught:
+        AsyncMPClient(config, factory)
+    assert time.monotonic() - began < 6
+    error = caught.value
+    assert isinstance(error, EngineDeadError)
+    assert error.role == error.culprit == "dp0.rank1"
+    assert error.phase == phase
+    wanted = {
+        "raise": (ExitCode.OWN_FAILURE, "MemoryError: no room"),
+        "kill": (-signal.SIGKILL, "killed by SIGKILL"),
+        "hang": (error.exit_code, ""),
+    }[how]
+    assert error.exit_code == wanted[0]
+    assert wanted[1] in error.cause
+    assert factory.living() == []
+    gc.collect()
+    assert os.listdir(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_a_factory_that_cannot_start_a_rank_is_a_failed_start(factory: ForkFactory) -> None:
+    class Half:
+        def start(self, role: str, target: str, args: tuple[str | int | bytes, ...], fds: Sequence[int]) -> Process:
+            if role == "dp0.rank1":
+                raise OSError("no more processes")
+            return factory.start(role, target, args, fds)
+
+    with pytest.raises(StartupError, match=r"dp0\.rank1: cannot be started: no more processes"):
+        AsyncMPClient(config_for(2), Half())
+    assert factory.living() == []
+
+
+def test_aborts_end_a_request_and_free_its_place(factory: ForkFactory) -> None:
+    async def run() -> None:
+        async with AsyncLLM(config_for(2, max_num_seqs=1), factory) as llm:
+            first = llm.generate([1, 2, 3], 400, request_id="long")
+            await anext(first)
+            await llm.abort("long")
+            reasons = [output.finish_reason async for output in first]
+            assert reasons[-1] == FinishReason.ABORT
+            # Leaving an iteration early aborts as well; the one place is free for the next request.
+            second = llm.generate([4], 400)
+            await anext(second)
+            await second.aclose()
+            cancelled = asyncio.create_task(anext(llm.generate([4], 400)))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await llm.client.abort_requests_async(["nobody", "long", "long"])
+            tokens = [t async for output in llm.generate([1], 3) for t in output.token_ids]
+            assert tokens == reference.greedy("tiny", [1], 3)
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> None:
+    async def run() -> None:
+        async with AsyncLLM(config_for(1), factory) as llm:
+            for bad in ([2**70], ["x"], [1.5]):
+                with pytest.raises(EngineGenerateError, match="cannot be sent"):
+                    await anext(llm.generate(bad, 3))  # type: ignore[arg-type]
+            stream = llm.generate([1], 30, request_id="same")
+            await anext(stream)
+            with pytest.raises(EngineGenerateError, match="already under way"):
+                await anext(llm.generate([1], 3, request_id="same"))
+            await stream.aclose()
+            tokens = [t async for output in llm.generate([1], 3) for t in output.token_ids]
+            assert tokens == reference.greedy("tiny", [1], 3)
+
+    asyncio.run(run())
+
+
+def test_an_idle_client_arms_no_timer_and_a_waiting_reader_none_either(factory: ForkFactory) -> None:
+    async def run() -> None:
+        client = AsyncMPClient(config_for(2), factory)
+        await answer(client, Request("a", [1], 2))
+        reader = asyncio.create_task(client.get_output_async())
+        await asyncio.sleep(0.05)
+        timers = [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        assert timers == []
+        reader.cancel()
+        client.shutdown()
+
+    asyncio.run(run())
+
+
+LAUNCHER = """
+import asyncio
+from engine.client.aio import AsyncMPClient
+from engine.messages import Request
+from tests.engine.forks import ForkFactory, config_for
+
+async def main():
+    clients = []
+    for size, relay, busy in ((3, "handshake", False), (2, "handshake", True), (2, "unsynchronised", False)):
+        client = AsyncMPClient(config_for(size, relay=relay), ForkFactory())
+        if busy:
+            await client.add_request_async(Request("a", [1], 500))
+            await client.get_output_async()
+        print(client.endpoints.directory, *client.pids.values(), flush=True)
+        clients.append(client)
+    await asyncio.gather(*(client.get_output_async() for client in clients[::2]))
+
+asyncio.run(main())
+"""
+
+
+def test_ranks_leave_and_their_folder_goes_when_the_launcher_is_killed() -> None:
+    """Idle, while streaming, and stuck in the unbounded receive of the unsynchronised relay."""
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, text=True)
+    if launcher.stdout is None:
+        raise RuntimeError("no pipe")
+    with launcher.stdout:
+        engines = [launcher.stdout.readline().split() for _ in range(3)]
+        assert [len(engine) for engine in engines] == [4, 3, 3]
+        launcher.kill()
+        launcher.wait()
+    deadline = time.monotonic() + 2
+    for directory, *pids in engines:
+        while any(running(int(pid)) for pid in pids) or os.path.exists(directory):
+            assert time.monotonic() < deadline, "a rank or its folder outlived the launcher"
+            time.sleep(0.01)
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie that nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_torch_runs_on_one_thread_in_a_rank(tmp_path: Path) -> None:
+    def before(role: str) -> None:
+        whole = llama.Llama.__init__
+
+        def init(self: llama.Llama, *args: object) -> None:
+            (tmp_path / role).write_text(str(torch.get_num_threads()))
+            whole(self, *args)  # type: ignore[arg-type]
+
+        replace(llama.Llama, "__init__", init)
+
+    AsyncMPClient(config_for(2), ForkFactory(before)).shutdown()
+    assert [(tmp_path / f"dp0.rank{rank}").read_text() for rank in (0, 1)] == ["1", "1"]

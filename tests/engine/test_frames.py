@@ -1,0 +1,98 @@
+"""A relay frame that is not the next one raises an error that names it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import RelayError
+from engine.relay import frames
+from engine.relay.frames import Done, FrameKind, Sequence, Step
+
+EPOCH = 0x1234_5678_9ABC_DEF0
+
+
+def hello(number: int, epoch: int = EPOCH) -> bytes:
+    return frames.encode(FrameKind.HELLO, epoch, number)
+
+
+def done(number: int) -> bytes:
+    return frames.encode(FrameKind.DONE, EPOCH, number, Done(number - 1, 1))
+
+
+def step(number: int) -> bytes:
+    return frames.encode(FrameKind.STEP, EPOCH, number, Step(0, []))
+
+
+def serving() -> Sequence:
+    """A receiver that has joined at hello 3 and got its DONE."""
+    sequence = Sequence(EPOCH)
+    for raw in (hello(3), hello(4), done(5)):
+        sequence.accept(raw)
+    return sequence
+
+
+def test_a_late_subscriber_follows_from_its_first_hello_on() -> None:
+    sequence = serving()
+    assert [str(sequence.accept(step(n))) for n in (1, 2, 3)] == ["STEP 1", "STEP 2", "STEP 3"]
+
+
+def test_a_frame_survives_its_encoding() -> None:
+    frame = frames.decode(frames.encode(FrameKind.STEP, EPOCH, 2**63, Step(2, [b"a", b""])))
+    assert (frame.kind, frame.epoch, frame.number) == (FrameKind.STEP, EPOCH, 2**63)
+    assert frames.HEADER.size == 27
+
+
+@pytest.mark.parametrize(
+    ("before", "raw", "text"),
+    [
+        ([step(1)], step(3), "STEP 3 leaves a gap after STEP 1, expected 2"),
+        ([step(1), step(2)], step(2), "STEP 2 repeats or goes back after STEP 2, expected 3"),
+        ([], step(2), "STEP 2 leaves a gap after DONE 0, expected 1"),
+        ([], hello(6), "HELLO 6 after DONE 0, expected STEP"),
+        ([], done(6), "DONE 6 after DONE 0"),
+    ],
+)
+def test_gap_repeat_and_handshake_frames_in_service_raise(before: list[bytes], raw: bytes, text: str) -> None:
+    sequence = serving()
+    for good in before:
+        sequence.accept(good)
+    with pytest.raises(RelayError, match=text):
+        sequence.accept(raw)
+
+
+@pytest.mark.parametrize(
+    ("before", "raw", "text"),
+    [
+        ([], done(1), "DONE 1 before any hello"),
+        ([], step(1), "STEP 1 after nothing, expected HELLO or DONE"),
+        ([hello(1)], hello(3), "HELLO 3 leaves a gap after HELLO 1"),
+        ([hello(2)], hello(2), "HELLO 2 repeats"),
+        ([hello(2)], done(4), "DONE 4 leaves a gap after HELLO 2"),
+        ([hello(1)], step(1), "STEP 1 after HELLO 1"),
+        ([], hello(1, EPOCH + 1), "foreign epoch"),
+    ],
+)
+def test_wrong_frames_in_the_handshake_raise(before: list[bytes], raw: bytes, text: str) -> None:
+    sequence = Sequence(EPOCH)
+    for good in before:
+        sequence.accept(good)
+    with pytest.raises(RelayError, match=text):
+        sequence.accept(raw)
+
+
+def test_damage_anywhere_raises() -> None:
+    raw = frames.encode(FrameKind.STEP, EPOCH, 7, Step(1, [b"request"]))
+    for index in range(len(raw)):
+        damaged = raw[:index] + bytes([raw[index] ^ 0x10]) + raw[index + 1 :]
+        with pytest.raises(RelayError):
+            frames.decode(damaged)
+    for length in range(len(raw)):
+        with pytest.raises(RelayError):
+            frames.decode(raw[:length])
+    with pytest.raises(RelayError):
+        frames.decode(raw + b"x")
+
+
+def test_an_unknown_kind_raises() -> None:
+    with pytest.raises(RelayError, match="unknown kind 9"):
+        frames.decode(frames.encode(9, EPOCH, 1))  # type: ignore[arg-type]

@@ -1,0 +1,112 @@
+"""Shrinking: down to what the failure needs, never by luck, always within its bound, always the same way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+
+from harness import trial
+from harness.faults import Delay, Hold, Kill
+from harness.history import History
+from harness.instant import Instant
+from harness.plan import Plan, Request, Topology, Workload, check
+from harness.search.strategies import plans
+from harness.shrink import Shrinker, Shrunk, reductions
+from harness.verdict import Verdict
+from tests.harness.fake_world import FakeWorld, judge_by, verdict_of, wedge_of
+
+HOLD = Hold(link="relay", frame="join", victim="dp0.rank3", nth=2, or_after=0.17, optional=True)
+BIG = Plan(
+    topology=Topology(tp=4),
+    workload=Workload(
+        requests=(Request(prompt=(5, 6, 7), max_tokens=6), Request(prompt=(8,), max_tokens=3, at="previous"))
+    ),
+    faults=(
+        Delay(at=Instant("dp0.rank2", "start"), seconds=0.23, optional=True),
+        HOLD,
+        Kill(at=Instant("dp0.rank1", "relay.recv", "step", 3), optional=True),
+        Delay(at=Instant("dp0.rank0", "relay.send", "step", 2), seconds=0.05, optional=True),
+    ),
+    observe=("relay",),
+)
+
+
+def holds(plan: Plan) -> bool:
+    return any(isinstance(fault, Hold) for fault in plan.faults)
+
+
+def wedged(verdict: Verdict) -> bool:
+    return verdict.verdict == "wedged" and verdict.fingerprint == "w1"
+
+
+def shrink_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[[Plan], bool], **settings: int) -> tuple[Shrunk, FakeWorld]:
+    def judge(history: History) -> Verdict:
+        return wedge_of(history.plan) if rule(history.plan) else verdict_of(history.plan)
+
+    monkeypatch.setattr(trial, "judge", judge_by(judge))
+    world = FakeWorld()
+    return Shrinker(world, wedged, **settings).shrink(BIG), world
+
+
+def test_a_plan_shrinks_to_what_its_failure_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrunk, _ = shrink_by(monkeypatch, lambda plan: plan.topology.tp > 1 and holds(plan), max_runs=500)
+    assert shrunk.plan.topology.tp == 2
+    assert shrunk.plan.faults == (Hold(link="relay", frame="join", victim="dp0.rank1", or_after=0.1),)
+    assert shrunk.plan.workload.requests == (Request(prompt=(1,), max_tokens=1),)
+    assert shrunk.plan.observe == ()
+
+
+def test_two_faults_that_need_each_other_both_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rule(plan: Plan) -> bool:
+        return holds(plan) and any(isinstance(fault, Kill) for fault in plan.faults)
+
+    shrunk, _ = shrink_by(monkeypatch, rule, max_runs=500)
+    assert len(shrunk.plan.faults) == 2
+
+
+def test_a_failure_that_comes_back_only_now_and_then_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[str] = Counter()
+
+    def flaky(plan: Plan) -> bool:
+        seen[plan.digest] += 1
+        return plan.digest == BIG.digest or seen[plan.digest] == 1
+
+    shrunk, _ = shrink_by(monkeypatch, flaky, max_runs=500)
+    assert shrunk.plan == BIG
+    assert shrunk.kept == 0
+
+
+@pytest.mark.parametrize("bound", [0, 1, 5, 17])
+def test_the_number_of_runs_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
+    shrunk, world = shrink_by(monkeypatch, holds, max_runs=bound)
+    assert len(world.runs) == shrunk.runs <= bound
+
+
+def test_the_same_plan_shrinks_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, one = shrink_by(monkeypatch, holds)
+    second, other = shrink_by(monkeypatch, holds)
+    assert first == second
+    assert one.runs == other.runs
+
+
+def test_a_reduction_that_the_target_refuses_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrunk, world = shrink_by(monkeypatch, holds, max_runs=500)
+    for plan in world.runs:
+        check(plan)
+    assert shrunk.plan.faults
+
+
+@settings(max_examples=25)
+@given(plans(tp=(1, 4)))
+def test_reductions_differ_from_their_plan_and_come_to_an_end(plan: Plan) -> None:
+    steps = 0
+    while True:
+        smaller = next((one for one in reductions(plan) if one.topology.tp == plan.topology.tp), None)
+        if smaller is None:
+            break
+        assert smaller.digest != plan.digest
+        plan, steps = smaller, steps + 1
+        assert steps < 100

@@ -1,0 +1,132 @@
+"""The stillness test: what is asleep, what ticks, what is armed, and what nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from harness import stillness
+from harness.history import DoubleLook, Look, Outsiders, Snapshot, Thread, Wait
+
+MS = 1_000_000
+HORIZON = 30_000 * MS
+WATCHES = {"lifeline": "word from the launcher"}
+
+
+def thread(tid: int = 1, name: str = "python", state: str = "S", runs: int = 5, call: str = "poll", ends: int | None = -1) -> Thread:
+    return Thread(tid, name, state, runs, call, ends)
+
+
+def wait(tid: int = 1, site: str = "relay.recv", since: int = 10 * MS, ends: int = -1, held: bool = False, progress: int = 3) -> Wait:
+    return Wait(tid, site, since=since, gives_up=ends, held=held, progress=progress)
+
+
+def looks(
+    first: Sequence[Thread],
+    second: Sequence[Thread],
+    waits: Sequence[Wait] = (wait(),),
+    later: Sequence[Wait] | None = None,
+    gap: int = 20,
+    outsiders: Outsiders = Outsiders(),
+) -> DoubleLook:
+    began = 1000 * MS
+    a = Look(began, began + MS, (Snapshot("dp0.rank1", 1, tuple(first), tuple(waits)),))
+    after = tuple(waits if later is None else later)
+    b = Look(began + (1 + gap) * MS, began + (2 + gap) * MS, (Snapshot("dp0.rank1", 1, tuple(second), after),))
+    return DoubleLook(a, outsiders, b, HORIZON)
+
+
+def judge(both: DoubleLook, names: dict[tuple[str, int], str] | None = None) -> stillness.Stillness:
+    return stillness.test(both, names or {}, WATCHES)
+
+
+def test_threads_that_slept_through_are_still() -> None:
+    result = judge(looks([thread()], [thread()]))
+    assert (result.still, result.ends_at, result.doubts) == (True, None, ())
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([thread(state="R")], [thread()]),
+        ([thread()], [thread(state="R")]),
+        ([thread()], [thread(state="T")]),
+        ([thread()], [thread(state="D")]),
+        ([thread(runs=5)], [thread(runs=6)]),
+        ([thread()], [thread(), thread(2)]),
+        ([thread(), thread(2)], [thread()]),
+    ],
+)
+def test_anything_that_ran_or_came_or_went_is_not_still(first: list[Thread], second: list[Thread]) -> None:
+    assert not judge(looks(first, second)).still
+
+
+def test_another_wait_in_the_second_look_is_not_still() -> None:
+    for other in (wait(since=11 * MS), wait(progress=4), wait(site="tp.broadcast")):
+        assert not judge(looks([thread()], [thread()], later=[other])).still
+    assert not judge(looks([thread()], [thread()], later=[])).still
+
+
+def test_a_ticker_may_run_if_it_had_the_time_to_tick() -> None:
+    gloo = [thread(), thread(2, "gloo_tcp_loop", runs=100, call="epoll_wait", ends=1010 * MS)]
+    ticked = [thread(), thread(2, "gloo_tcp_loop", runs=102, call="epoll_wait", ends=1040 * MS)]
+    result = judge(looks(gloo, ticked, gap=20))
+    assert result.still
+    assert result.ends_at is None
+    assert any("ticks every 10 ms" in fact for fact in result.facts)
+    assert not judge(looks(gloo, ticked, gap=3)).still
+
+
+def test_a_ticker_that_is_awake_is_not_still() -> None:
+    gloo = [thread(), thread(2, "gloo_tcp_loop", state="R")]
+    assert not judge(looks([thread(), thread(2, "gloo_tcp_loop")], gloo)).still
+
+
+def test_a_reconnecting_socket_must_have_tried_again_in_vain() -> None:
+    def io(runs: int, now: int) -> list[Thread]:
+        return [thread(), thread(2, "ZMQbg/IO/0", runs=runs, call="epoll_wait", ends=now + 120 * MS)]
+
+    early = judge(looks(io(5, 1000 * MS), io(5, 1021 * MS), gap=20))
+    assert early.ends_at is not None
+    waited = judge(looks(io(5, 1000 * MS), io(6, 1131 * MS), gap=130))
+    assert (waited.still, waited.ends_at) == (True, None)
+
+
+def test_an_armed_timer_within_the_horizon_ends_the_silence() -> None:
+    ends = 1500 * MS
+    assert judge(looks([thread()], [thread(ends=ends)])).ends_at == ends
+    assert judge(looks([thread()], [thread()], waits=[wait(ends=ends)])).ends_at == ends
+    assert judge(looks([thread()], [thread()], outsiders=Outsiders(proxy_timer=ends))).ends_at == ends
+
+
+def test_a_timer_beyond_the_horizon_counts_as_never_and_is_stated() -> None:
+    result = judge(looks([thread()], [thread(ends=1_800_000 * MS)]))
+    assert (result.still, result.ends_at) == (True, None)
+    assert any("beyond the horizon" in fact for fact in result.facts)
+
+
+@pytest.mark.parametrize(
+    "outsiders", [Outsiders(unannounced_deaths=1), Outsiders(proxy_quiet=False), Outsiders(harness_due=1)]
+)
+def test_what_is_in_flight_outside_is_not_still(outsiders: Outsiders) -> None:
+    assert not judge(looks([thread()], [thread()], outsiders=outsiders)).still
+
+
+def test_a_wait_that_the_harness_itself_will_end_is_not_still() -> None:
+    assert not judge(looks([thread()], [thread()], waits=[wait(site="zygote.start", held=True)])).still
+
+
+def test_a_wait_that_nobody_declared_is_a_doubt() -> None:
+    silent = [thread(), thread(2, "python", call="read")]
+    assert judge(looks(silent, silent)).doubts
+    assert not judge(looks(silent, silent), {("dp0.rank1", 2): "lifeline"}).doubts
+    parked = [thread(), thread(2, "python", call="futex")]
+    assert not judge(looks(parked, parked)).doubts
+    unknown = [thread(), thread(2, "pt_gloo_runloop", call="call 999", ends=None)]
+    assert judge(looks(unknown, unknown)).doubts
+
+
+def test_a_main_thread_outside_the_seam_is_a_doubt_even_in_a_futex() -> None:
+    main = [thread(call="futex")]
+    assert judge(looks(main, main, waits=[])).doubts

@@ -1,0 +1,238 @@
+"""Plans on real processes: what is broken shows from outside, what is healthy passes, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from harness import history as histories
+from harness.faults import Delay, Drop, Fault, Hold, Kill
+from harness.history import History
+from harness.instant import Instant
+from harness.interpreter import python
+from harness.judge import judge
+from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
+from harness.verdict import Verdict
+from harness.world.real import RealWorld, WorldError
+
+FIRST_STEP_SENT = Instant.parse("dp0.rank0:relay.send[step]#1:after")
+LATE_JOIN = Hold(link="relay", frame="join", victim="dp0.rank1", until=FIRST_STEP_SENT, or_after=0.3)
+
+
+def plan(*faults: Fault, relay: str = "handshake", tp: int = 2, **fields: object) -> Plan:
+    options = EngineOptions(relay=relay, plugins=("tests.harness.copies",) if relay == "hearsay" else ())
+    made = Plan(topology=Topology(tp=tp), engine=options, faults=faults)
+    return msgspec.structs.replace(made, **fields)
+
+
+def run(world: RealWorld, what: Plan) -> tuple[History, Verdict]:
+    history = world.run(what)
+    return history, judge(history)
+
+
+def mine() -> list[str]:
+    """Every process that descends from this one, and every folder of a world that this process owns."""
+    return [f"{child.pid} {child.name()}" for child in psutil.Process().children(recursive=True)]
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3, 4])
+def test_a_healthy_engine_passes_and_leaves_nothing(world: RealWorld, tp: int) -> None:
+    requests = (Request((1, 2, 3)), Request((5,), 2), Request((9, 8, 7, 6), 3, "previous"))
+    history, verdict = run(world, plan(tp=tp, workload=Workload(requests)))
+    assert verdict.ok, verdict
+    assert verdict.served == 3
+    assert [process.status for process in history.processes] == [0] * (1 + tp)
+    assert {process.ended_by for process in history.processes} == {"itself"}
+    assert all(not psutil.pid_exists(process.pid) for process in history.processes)
+    relay = {event.site for event in history.events if event.site.startswith("relay.")}
+    assert bool(relay) == (tp > 1)
+
+
+@pytest.mark.parametrize("relay", ["unsynchronised", "hearsay"])
+def test_the_lost_first_request_is_proved_whatever_the_strategy_is_called(world: RealWorld, relay: str) -> None:
+    history, verdict = run(world, plan(LATE_JOIN, relay=relay))
+    assert verdict.word == "wedged (proved)"
+    assert verdict.exit_code == 1
+    assert verdict.blame is not None
+    assert verdict.proof is not None
+    assert verdict.blame.sentence == (
+        "Rank 0 published frame 1 before rank 1's subscription was registered, so it was dropped."
+    )
+    waits = {(edge.role, edge.waits_for, edge.ended_by) for edge in verdict.blame.waits}
+    assert ("dp0.rank1", "frame 1 on relay", ("dp0.rank0",)) in waits
+    assert ("dp0.rank0", "tp.broadcast #1", ("dp0.rank1",)) in waits
+    assert verdict.blame.owed == ("request r0 to client",)
+    assert 0 < verdict.proof.after_progress_ms < 1000
+    assert [count.fired for count in verdict.faults] == [1]
+    assert history.ended == "wedge"
+
+
+def test_the_proof_follows_from_the_saved_history_alone(world: RealWorld) -> None:
+    history, verdict = run(world, plan(LATE_JOIN, relay="unsynchronised"))
+    again = judge(histories.load(histories.dump(history)))
+    assert again == verdict
+    assert judge(msgspec.structs.replace(history, look=None)).proof is None
+
+
+def test_a_frame_that_only_comes_late_is_no_wedge(world: RealWorld) -> None:
+    late = Hold(link="relay", frame="step", victim="dp0.rank1", or_after=2.0)
+    history, verdict = run(world, plan(late, relay="unsynchronised"))
+    assert verdict.ok, verdict
+    assert [count.fired for count in verdict.faults] == [1]
+    fates = [frame.fate for frame in history.frames if frame.kind == "step"]
+    assert fates[:2] == ["held", "released"]
+
+
+def test_a_dropped_frame_wedges_the_unsynchronised_relay_and_is_blamed(world: RealWorld) -> None:
+    _, verdict = run(world, plan(Drop("relay", "step", "dp0.rank1"), relay="unsynchronised"))
+    assert verdict.word == "wedged (proved)"
+    assert verdict.blame is not None
+    assert verdict.blame.sentence == "Rank 0 published frame 1, and it was dropped on its way to rank 1."
+
+
+def test_the_handshake_serves_through_a_late_join(world: RealWorld) -> None:
+    _, verdict = run(world, plan(LATE_JOIN))
+    assert verdict.ok, verdict
+    assert verdict.served == 1
+    assert [count.fired for count in verdict.faults] == [1]
+
+
+@pytest.mark.parametrize("frame", ["done", "step"])
+def test_a_dropped_frame_of_the_handshake_relay_is_refused_with_a_typed_error(world: RealWorld, frame: str) -> None:
+    history, verdict = run(world, plan(Drop("relay", frame, "dp0.rank1", nth=1)))
+    assert verdict.ok, verdict
+    assert (verdict.served, verdict.refused) == (0, 1)
+    assert [count.fired for count in verdict.faults] == [1]
+    assert any(frame_.fate == "dropped" and frame_.kind == frame for frame_ in history.frames)
+
+
+@pytest.mark.parametrize("at", ["relay.send[hello]#1:after", "relay.send[done]#1:before", "tp.all_reduce#3:after"])
+def test_rank_0_killed_is_named_and_the_others_leave_for_it(world: RealWorld, at: str) -> None:
+    history, verdict = run(world, plan(Kill(Instant.parse(f"dp0.rank0:{at}")), tp=3))
+    assert verdict.ok, verdict
+    assert verdict.refused == 1
+    statuses = {process.role: process.status for process in history.processes}
+    assert statuses == {"client": 0, "dp0.rank0": -9, "dp0.rank1": 11, "dp0.rank2": 11}
+    assert all((process.ended or 0) < history.cleanup for process in history.processes)
+    errors = [event.text for event in history.of("client") if event.kind in ("failed", "EngineDeadError")]
+    assert errors
+    assert all("|dp0.rank0|" in text for text in errors if "|" in text)
+
+
+def test_a_delay_is_seen_as_time_that_passes(world: RealWorld) -> None:
+    history, verdict = run(world, plan(Delay(Instant.parse("dp0.rank1:relay.connect#1:before"), 0.4)))
+    assert verdict.ok, verdict
+    before = next(history.of("dp0.rank1", "relay.connect", "before"))
+    after = next(history.of("dp0.rank1", "relay.connect", "after"))
+    assert after.t - before.t >= 400_000_000
+
+
+def test_an_instant_that_is_never_reached_makes_the_run_vacuous(world: RealWorld) -> None:
+    _, verdict = run(world, plan(Kill(Instant.parse("dp0.rank0:relay.send[step]#99:after"))))
+    assert (verdict.word, verdict.exit_code) == ("vacuous", 3)
+    assert [(count.armed, count.reached, count.fired) for count in verdict.faults] == [(1, 0, 0)]
+
+
+def test_the_client_program_killed_leaves_no_rank_behind(world: RealWorld) -> None:
+    history, verdict = run(world, plan(Kill(Instant.parse("client:output.recv[outputs]#1:after"))))
+    assert verdict.ok, verdict
+    assert {process.role: process.status for process in history.processes} == {
+        "client": -9,
+        "dp0.rank0": 13,
+        "dp0.rank1": 13,
+    }
+
+
+def test_spawned_processes_tell_the_same_story_as_forked_ones(world: RealWorld) -> None:
+    spawned = plan(LATE_JOIN, relay="unsynchronised", topology=Topology(start="spawn"))
+    options = msgspec.structs.replace(spawned.engine, timeouts="default")
+    _, verdict = run(world, msgspec.structs.replace(spawned, engine=options, budget=90.0))
+    _, forked = run(world, plan(LATE_JOIN, relay="unsynchronised"))
+    assert verdict.word == forked.word == "wedged (proved)"
+    assert verdict.fingerprint == forked.fingerprint
+
+
+def test_several_lanes_run_plans_at_once_and_return_all_of_them(world: RealWorld) -> None:
+    wanted = [plan(seed=seed) for seed in range(8)]
+    done = list(world.run_many(iter(wanted)))
+    assert sorted(p.seed for p, _ in done) == list(range(8))
+    assert all(judge(history).ok for _, history in done)
+
+
+def test_a_plan_that_the_target_cannot_run_is_refused_before_anything_starts(world: RealWorld) -> None:
+    for wrong, words in (
+        (plan(relay="nosuch"), "engine.relay: got 'nosuch'"),
+        (plan(Drop("output", "outputs", "dp0.rank0")), "no link 'output' has a proxy"),
+        (plan(Drop("relay", "dne", "dp0.rank1")), "no frame 'dne' on relay"),
+        (plan(Drop("relay", "done", "dp0.rank0")), "does not connect to relay"),
+    ):
+        with pytest.raises(PlanError, match=words):
+            world.run(wrong)
+
+
+def test_a_world_that_is_closed_runs_nothing_and_leaves_nothing() -> None:
+    before = mine()
+    folders = set(Path(tempfile.gettempdir()).glob("nowedge-world-*"))
+    with RealWorld(lanes=1) as opened:
+        assert judge(opened.run(plan(LATE_JOIN))).ok
+    assert mine() == before
+    assert set(Path(tempfile.gettempdir()).glob("nowedge-world-*")) <= folders
+    with pytest.raises(WorldError, match="closed"):
+        opened.run(plan())
+
+
+_ABANDONED = """
+import sys, threading
+from harness.plan import EngineOptions, Plan
+from harness.world.real import RealWorld
+from tests.harness.test_world import LATE_JOIN
+world = RealWorld(lanes=2)
+world.run(Plan())
+print("running", flush=True)
+def forever(relay):
+    while True:
+        world.run(Plan(engine=EngineOptions(relay=relay), faults=(LATE_JOIN,)))
+threading.Thread(target=forever, args=("unsynchronised",), daemon=True).start()
+forever("handshake")
+"""
+
+
+@pytest.fixture
+def abandoned() -> Iterator[subprocess.Popen[str]]:
+    """A harness process that runs plans for ever, wedged ones among them."""
+    command = python("runpy")
+    command[-1] = command[-1].split("runpy.run_module")[0] + f"exec({_ABANDONED!r})"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.13, 0.37, 0.71])
+def test_sigkill_of_the_harness_leaves_nothing(abandoned: subprocess.Popen[str], delay: float) -> None:
+    assert abandoned.stdout is not None
+    assert abandoned.stdout.readline() == "running\n"
+    time.sleep(delay)  # the moment of death is what varies; nothing is waited for
+    family = psutil.Process(abandoned.pid).children(recursive=True)
+    folders = {path for path in Path(tempfile.gettempdir()).glob("nowedge-world-*") if _owned(path, family)}
+    assert family
+    assert folders
+    os.kill(abandoned.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+    limit = time.monotonic() + 10
+    while any(path.exists() for path in folders) and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert [path for path in folders if path.exists()] == []
+
+
+def _owned(folder: Path, family: list[psutil.Process]) -> bool:
+    return any(str(folder) in " ".join(process.cmdline()) for process in family if process.is_running())
