@@ -364,6 +364,8 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         return _explain(error)
+    if code == EXIT_INTERRUPTED:
+        print("nowedge: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else EXIT_PASSED
 
 

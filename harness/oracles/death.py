@@ -35,9 +35,8 @@ def check(history: History, target: Target) -> list[Finding]:
 def _judge(history: History, target: Target, what: str, ending: Ending) -> list[Finding]:
     if ending.kind not in _TYPED:
         return [Finding("DEATH", f"{what} ended with {ending.kind}: {ending.cause}", "client", ending.t)]
-    limit = target.patience(history.plan)
-    spent = outcome.patience_spent(history)
-    if spent < limit:
+    limit, spent = target.patience(history.plan), outcome.patience_spent(history)
+    if spent.starting < limit.starting and spent.serving < limit.serving:
         sentence = (
             f"{what} was refused ({ending.culprit}: {ending.cause}) although nothing fatal was done to the engine"
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from harness.faults import Delay, Drop, Hold, Kill
+from harness.faults import Delay, Fault, Hold, Kill
 from harness.history import Event, History
+from harness.targets import Patience
 
 
 class Ending(Struct, frozen=True):
@@ -95,16 +96,30 @@ def blamable(history: History) -> tuple[str, ...]:
     return tuple(role for role in history.plan.topology.ranks if hit and (role in hit or role == "dp0.rank0"))
 
 
-def patience_spent(history: History) -> float:
-    """Seconds for which the plan's mild faults, together, may have kept the engine waiting; lossy ones: infinity."""
-    spent = 0.0
-    for fault, count in zip(history.plan.faults, history.faults, strict=False):
+def patience_spent(history: History) -> Patience:
+    """What the plan's faults cost at most, apart for those that fired before the engine was ready and after."""
+    ready = next((event.t for event in history.of("client", "startup") if event.kind == "ready"), history.cleanup)
+    starting = serving = 0.0
+    for index, (fault, count) in enumerate(zip(history.plan.faults, history.faults, strict=False)):
         if not count.fired:
             continue
-        if isinstance(fault, Delay):
-            spent += fault.seconds
-        elif isinstance(fault, Hold):
-            spent += float("inf") if fault.or_after is None else fault.or_after
-        elif isinstance(fault, Drop | Kill):
-            spent = float("inf")
-    return spent
+        cost = _cost(fault)
+        if _fired_at(history, index) < ready:
+            starting += cost
+        else:
+            serving += cost
+    return Patience(starting, serving)
+
+
+def _cost(fault: Fault) -> float:
+    if isinstance(fault, Delay):
+        return fault.seconds
+    if isinstance(fault, Hold) and fault.or_after is not None:
+        return fault.or_after
+    return float("inf")
+
+
+def _fired_at(history: History, index: int) -> int:
+    marks = [event.t for event in history.of(site="fault.fired") if event.number == index]
+    frames = [frame.t for frame in history.frames if frame.rule == index]
+    return min([*marks, *frames], default=history.began)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
+from msgspec import Struct
+
 from harness.plan import Plan, PlanError
 from harness.proxy.records import Kind
+
+
+class Patience(Struct, frozen=True):
+    """Seconds: before the engine is ready, and after."""
+
+    starting: float
+    serving: float
 
 
 class Target(Protocol):
@@ -60,8 +69,8 @@ class Target(Protocol):
         """Whether a process that left with this status did so by itself because another one had died or failed."""
         ...
 
-    def patience(self, plan: Plan) -> float:
-        """Seconds for which mild faults, all together, may keep this plan's engine waiting, no excuse to give up."""
+    def patience(self, plan: Plan) -> Patience:
+        """For how long mild faults, all together, may keep this plan's engine waiting without an excuse to give up."""
         ...
 
     def promises(self, relay: str) -> str:

@@ -16,6 +16,7 @@ from engine.relay import frames as relay_frames
 from harness.faults import Drop, Hold
 from harness.plan import EngineOptions, Plan, PlanError
 from harness.proxy.records import Kind
+from harness.targets import Patience
 
 _UNKNOWN = Kind("?")
 _FRAMES = {"relay": ("join", "hello", "done", "step", "fail", "stop")}
@@ -108,10 +109,10 @@ class Engine:
     def left_for_a_peer(self, status: int) -> bool:
         return status == ExitCode.PEER_FAILED
 
-    def patience(self, plan: Plan) -> float:
+    def patience(self, plan: Plan) -> Patience:
         timeouts = config_of(plan, None).timeouts
         # Half of the shortest deadline: the rest is for the machine.
-        return min(timeouts.handshake, timeouts.step or timeouts.handshake, timeouts.startup) / 2
+        return Patience(min(timeouts.handshake, timeouts.startup) / 2, (timeouts.step or timeouts.startup) / 2)
 
     def promises(self, relay: str) -> str:
         return "nothing" if relays.strategy(relay).unbounded else "notices"

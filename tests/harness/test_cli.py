@@ -31,7 +31,7 @@ from tests.harness.fake_world import history_of
         ("run healthy --out /proc/nowhere", "cannot write to /proc/nowhere"),
         ("run no/such.toml", "cannot read no/such.toml"),
         ("run misspelt.toml", "did you mean 'topology'"),
-        ("run", "NAME"),
+        ("run", "Missing argument"),
         ("replay text.md", "text.md is not a replay file"),
         ("replay nosuch.json", "cannot read nosuch.json"),
         ("judge text.md", "text.md is not a saved history"),

@@ -25,7 +25,7 @@ from harness.verdict import Verdict
 from harness.world.real import RealWorld, WorldError
 
 FIRST_STEP_SENT = Instant.parse("dp0.rank0:relay.send[step]#1:after")
-LATE_JOIN = Hold(link="relay", frame="join", victim="dp0.rank1", until=FIRST_STEP_SENT, or_after=0.3)
+LATE_JOIN = Hold(link="relay", frame="join", victim="dp0.rank1", until=FIRST_STEP_SENT, or_after=0.9)
 
 
 def plan(*faults: Fault, relay: str = "handshake", tp: int = 2, **fields: object) -> Plan:
@@ -216,7 +216,7 @@ def abandoned() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.13, 0.37, 0.71])
+@pytest.mark.parametrize("delay", [0.1, 0.4])
 def test_sigkill_of_the_harness_leaves_nothing(abandoned: subprocess.Popen[str], delay: float) -> None:
     assert abandoned.stdout is not None
     assert abandoned.stdout.readline() == "running\n"
