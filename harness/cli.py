@@ -358,9 +358,7 @@ def _explain(error: BaseException) -> int:
 def invoke(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; user errors become one line on standard error."""
     try:
-        code = app(
-            args=list(arguments) if arguments is not None else None, prog_name="nowedge", standalone_mode=False
-        )
+        code = app(args=list(arguments) if arguments is not None else None, prog_name="nowedge", standalone_mode=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         return _explain(error)

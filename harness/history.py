@@ -167,6 +167,7 @@ class History(Struct, frozen=True, omit_defaults=True):
     ``golden`` holds the reference tokens of each request. ``cleanup`` is when the harness began to clean up: what
     happens later never counts for the engine. ``residue`` names what the run left behind. ``ended`` says why the world
     stopped watching: ``done`` (the client program ended), ``wedge`` (a double look held) or ``budget``.
+    ``stalled`` is for how many seconds the machine itself ran nothing.
     """
 
     plan: Plan
@@ -181,6 +182,7 @@ class History(Struct, frozen=True, omit_defaults=True):
     residue: tuple[str, ...] = ()
     look: DoubleLook | None = None
     lost_events: int = 0
+    stalled: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
     def of(self, role: str | None = None, site: str | None = None, side: str | None = None) -> Iterator[Event]:

@@ -6,6 +6,7 @@ its slice: shards are equal to slices of the full model for every number of rank
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import torch
@@ -32,8 +33,12 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return table | {"norm": (hidden,), "head": (config.vocab, hidden)}
 
 
+@functools.cache
 def full(config: ModelConfig, name: str) -> torch.Tensor:
-    """The whole tensor `name`, in the model's dtype. Raises KeyError for a name that the model does not have."""
+    """The whole tensor `name`, in the model's dtype. Raises KeyError for a name that the model does not have.
+
+    Kept, so that processes forked from one that has made them all share them; seeded random models are small.
+    """
     shape = shapes(config)[name]
     digest = hashlib.blake2b(f"{config.name}/{config.seed}/{name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

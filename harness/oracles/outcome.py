@@ -97,9 +97,12 @@ def blamable(history: History) -> tuple[str, ...]:
 
 
 def patience_spent(history: History) -> Patience:
-    """What the plan's faults cost at most, apart for those that fired before the engine was ready and after."""
+    """What the plan's faults cost at most, apart for those that fired before the engine was ready and after.
+
+    A stall of the whole machine is like a delay of everybody, whenever it was.
+    """
     ready = next((event.t for event in history.of("client", "startup") if event.kind == "ready"), history.cleanup)
-    starting = serving = 0.0
+    starting = serving = history.stalled
     for index, (fault, count) in enumerate(zip(history.plan.faults, history.faults, strict=False)):
         if not count.fired:
             continue

@@ -80,7 +80,8 @@ def hunt_table(result: HuntResult) -> RenderableType:
     size = f"tp={low}" if low == high else f"tp={low}..{high}"
     share = 100 * result.vacuous / result.plans if result.plans else 0
     _add(sums, "hunted", f"{result.target} {size} relay={result.relay}")
-    _add(sums, 
+    _add(
+        sums,
         "plans",
         f"{result.plans} in {result.seconds:.0f} s   {result.rate:.1f}/s   {plural(result.lanes, 'lane')}   seed {result.seed}",
     )
@@ -169,7 +170,9 @@ def _canary(result: HuntResult) -> Text:
         return Text("not over", style="yellow")
     if canary.found:
         return Text(f"{canary.relay} relay: wedge proved after {plural(canary.plans, 'plan')}")
-    return Text(f"{canary.relay} relay: NOT caught in {plural(canary.plans, 'plan')}; this hunt is blind", style="bold red")
+    return Text(
+        f"{canary.relay} relay: NOT caught in {plural(canary.plans, 'plan')}; this hunt is blind", style="bold red"
+    )
 
 
 def _found_words(result: HuntResult) -> Text:

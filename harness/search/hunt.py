@@ -105,9 +105,7 @@ class Hunt:
     def _sing(self) -> None:
         low, high = self._options.tp
         drawn = self._draw(CANARY_RELAY, (max(2, low), max(2, high)))
-        canary, trial = sing(
-            self._world, drawn, self._options.seed, lambda count: self._watcher.canary(count, None)
-        )
+        canary, trial = sing(self._world, drawn, self._options.seed, lambda count: self._watcher.canary(count, None))
         self._canary = canary
         self._watcher.canary(canary.plans, canary)
         self._score = Score()

@@ -60,7 +60,9 @@ def plans(
         if high < 2:
             raise PlanError(f"faults: {', '.join(kinds)} need a relay, and tp=1 has none")
     options = EngineOptions() if relay is None else EngineOptions(relay=relay)
-    return _plans(low, high, kinds, options, max_faults, target, Topology(start="spawn" if start == "spawn" else "fork"))
+    return _plans(
+        low, high, kinds, options, max_faults, target, Topology(start="spawn" if start == "spawn" else "fork")
+    )
 
 
 @st.composite

@@ -12,6 +12,7 @@ from engine import relay as relays
 from engine.config import PROFILES, EngineConfig, Timeouts
 from engine.errors import ConfigError, ExitCode
 from engine.messages import ENGINE_CORE_DEAD, MessageType
+from engine.model.config import MODELS
 from engine.relay import frames as relay_frames
 from harness.faults import Drop, Hold
 from harness.plan import EngineOptions, Plan, PlanError
@@ -132,9 +133,13 @@ def timeouts_of(plan: Plan) -> Timeouts:
 
 
 def preload() -> None:
-    """Imports all that the client and the ranks need, so that their fork starts at once."""
+    """Imports all that the client and the ranks need, and makes the small model's weights, so that a fork is ready."""
     for module in ("engine.rank", "engine.llm", "engine.model.reference", "harness.targets.engine_client"):
         importlib.import_module(module)
+    weights = importlib.import_module("engine.model.weights")
+    tiny = MODELS["tiny"]
+    for name in weights.shapes(tiny):
+        weights.full(tiny, name)
 
 
 def _import_plugins(options: EngineOptions) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness import plan as plans
 from harness import stillness, waits
-from harness.clock import MS, SECOND, now, sleep_until
+from harness.clock import MS, SECOND, now, seconds_since, sleep_until
 from harness.faults import AT_INSTANT, Drop, Hold, kind_of
 from harness.history import DoubleLook, Event, FaultCount, Frame, History, Look, Outsiders, Process, merge
 from harness.plan import Plan
@@ -21,6 +21,7 @@ from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Seen, Status
 from harness.seam import region
 from harness.seam.region import Region
 from harness.targets import Target, get
+from harness.world.heartbeat import Heartbeat
 from harness.world.look import look
 from harness.zygote import wire
 
@@ -42,8 +43,9 @@ class LaneError(Exception):
 class Lane:
     """Runs plans with one socket to the zygote and one proxy. Used by one thread at a time."""
 
-    def __init__(self, zygote: socket.socket, base: Path, name: str) -> None:
+    def __init__(self, zygote: socket.socket, base: Path, name: str, heartbeat: Heartbeat) -> None:
         self._zygote, self._base, self._name = zygote, base, name
+        self.heartbeat = heartbeat
         self._proxy: Proxy | None = None
         self._runs = 0
 
@@ -209,9 +211,13 @@ class _Run:
     def _let_leave(self) -> None:
         """The client program has ended: what it started has a bounded time to follow by itself."""
         self._why = "done"
-        limit = now() + int(_LEAVE_SECONDS * SECOND)
-        while not self.ended() and now() < limit:
-            self.receive(limit)
+        began = now()
+        while not self.ended() and self._spent(began) < _LEAVE_SECONDS:
+            self.receive(now() + LOOK_AGAIN_MAX)
+
+    def _spent(self, began: int) -> float:
+        """Seconds since ``began`` in which the machine ran at all."""
+        return seconds_since(began) - self._lane.heartbeat.stalled(began, now())
 
     def receive(self, until: int | None) -> None:
         """Takes in what the zygote says, at most until ``until`` (nanoseconds; None: for ever) if it is silent."""
@@ -316,7 +322,13 @@ class _Run:
         killed = set(self._clean.killed)
         processes = [
             Process(
-                p.role, p.pid, p.started, p.ended, p.status, "cleanup" if p.role in killed else "itself", logs.get(role, "")
+                p.role,
+                p.pid,
+                p.started,
+                p.ended,
+                p.status,
+                "cleanup" if p.role in killed else "itself",
+                logs.get(role, ""),
             )
             for role, p in self._processes.items()
         ]
@@ -334,6 +346,7 @@ class _Run:
             residue=tuple(self._clean.residue),
             look=self._look,
             lost_events=lost,
+            stalled=self._lane.heartbeat.stalled(self._began, cleanup),
             versions=versions,
         )
 

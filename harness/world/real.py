@@ -25,12 +25,16 @@ import msgspec
 from harness.history import History
 from harness.plan import Plan, PlanError, check
 from harness.targets import get
+from harness.world.heartbeat import Heartbeat
 from harness.world.lane import Lane, LaneError
 from harness.zygote.handle import ZygoteError, ZygoteHandle
 
 _PREFIX = "nowedge-world-"
 _LONGEST_FOLDER = 70
 """Bytes that the world's folder may have, so that every socket path below it fits into the kernel's 107."""
+
+_GOLDEN_TOKENS = 8
+"""How many reference tokens are made at least: a plan with a longer request then seldom needs the reference again."""
 
 
 class WorldError(Exception):
@@ -45,7 +49,7 @@ class RealWorld:
             raise WorldError(f"lanes: {lanes}; at least 1")
         _sweep()
         self._base, self._lock = _fresh_folder()
-        self._golden: dict[tuple[str, tuple[int, ...], int], tuple[int, ...]] = {}
+        self._golden: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
         self._golden_lock = threading.Lock()
         self._closed = False
         self._versions = _versions()
@@ -54,6 +58,7 @@ class RealWorld:
         self._free: queue.Queue[Lane] = queue.Queue()
         self._making = threading.Lock()
         self._zygote = ZygoteHandle(self._base)
+        self._heartbeat = Heartbeat()
 
     @staticmethod
     def default_lanes() -> int:
@@ -125,6 +130,7 @@ class RealWorld:
         for lane in self._made:
             lane.close()
         self._zygote.close()
+        self._heartbeat.stop()
         shutil.rmtree(self._base, ignore_errors=True)
         os.close(self._lock)
 
@@ -144,7 +150,7 @@ class RealWorld:
         with self._making:
             if len(self._made) < self._count:
                 try:
-                    lane = Lane(self._zygote.lane(), self._base, f"l{len(self._made)}")
+                    lane = Lane(self._zygote.lane(), self._base, f"l{len(self._made)}", self._heartbeat)
                 except ZygoteError as error:
                     raise WorldError(str(error)) from None
                 self._made.append(lane)
@@ -152,19 +158,31 @@ class RealWorld:
         return self._free.get()
 
     def _golden_of(self, plan: Plan, lane: Lane) -> dict[str, tuple[int, ...]]:
-        """The reference tokens of each request, computed once per request by one process without any parallelism."""
-        requests = plan.workload.requests
-        keys = [(plan.engine.model, request.prompt, request.max_tokens) for request in requests]
-        with self._golden_lock:
-            missing = list(dict.fromkeys(key for key in keys if key not in self._golden))
-            if missing:
-                self._golden.update(zip(missing, self._reference(plan, missing, lane), strict=True))
-            return {f"r{index}": self._golden[key] for index, key in enumerate(keys)}
+        """The reference tokens of each request, from one process without any parallelism.
 
-    def _reference(self, plan: Plan, keys: list[tuple[str, tuple[int, ...], int]], lane: Lane) -> list[tuple[int, ...]]:
+        Greedy decoding of a prompt is one sequence, of which a request takes a beginning: each is made once.
+        """
+        model, requests = plan.engine.model, plan.workload.requests
+        with self._golden_lock:
+            wanted = {
+                request.prompt: max(request.max_tokens, _GOLDEN_TOKENS)
+                for request in requests
+                if len(self._golden.get((model, request.prompt), ())) < request.max_tokens
+            }
+            if wanted:
+                made = self._reference(plan, [(model, prompt, count) for prompt, count in wanted.items()], lane)
+                self._golden.update({(model, prompt): tokens for prompt, tokens in zip(wanted, made, strict=True)})
+            return {
+                f"r{index}": self._golden[model, request.prompt][: request.max_tokens]
+                for index, request in enumerate(requests)
+            }
+
+    def _reference(
+        self, plan: Plan, wanted: list[tuple[str, tuple[int, ...], int]], lane: Lane
+    ) -> list[tuple[int, ...]]:
         answer = os.memfd_create("nowedge-golden", os.MFD_CLOEXEC)
         try:
-            lane.execute(get(plan.target).reference, [msgspec.msgpack.encode(keys)], (answer,), "reference")
+            lane.execute(get(plan.target).reference, [msgspec.msgpack.encode(wanted)], (answer,), "reference")
             os.lseek(answer, 0, os.SEEK_SET)
             data = os.read(answer, 16 << 20)
         finally:

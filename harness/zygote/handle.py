@@ -15,14 +15,6 @@ START_SECONDS = 120.0
 """How long the zygote may take to import what it needs, on a loaded machine."""
 
 
-_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "PYTHONMALLOC": "malloc"}
-"""All of the zygote's heap in one arena of huge pages: a fork then copies a few hundred page table entries, not 40,000.
-
-It makes a fork and the exit of its child about three times cheaper; where the C library or the kernel knows no such
-thing, nothing changes.
-"""
-
-
 class ZygoteError(Exception):
     """The zygote could not start or has gone; one sentence with the end of what it printed."""
 
@@ -41,7 +33,6 @@ class ZygoteHandle:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **_HUGE_PAGES},
             )
         self._ready = False
 

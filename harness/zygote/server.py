@@ -23,7 +23,7 @@ from harness import plan as plans
 from harness.clock import now
 from harness.interpreter import python
 from harness.seam.region import MAX_PROCESSES
-from harness.zygote import child, wire
+from harness.zygote import child, pages, wire
 
 _REAP_SECONDS = 5.0
 
@@ -290,5 +290,6 @@ def main(control_fd: int, base: str) -> None:
         sys.exit(child.FAILED)
     gc.collect()
     gc.freeze()
+    pages.collapse()
     wire.send(control, wire.Pong())
     Zygote(control, Path(base), lock).serve()

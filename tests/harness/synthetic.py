@@ -18,7 +18,13 @@ def mark(t: int, site: str, kind: str = "", number: int = -1, value: int = 0, ok
 
 
 def call(
-    t: int, role: str, site: str, side: Literal["before", "after"] = "after", kind: str = "", n: int = 1, number: int = -1
+    t: int,
+    role: str,
+    site: str,
+    side: Literal["before", "after"] = "after",
+    kind: str = "",
+    n: int = 1,
+    number: int = -1,
 ) -> Event:
     """One end of a wrapped call, ``t`` in milliseconds."""
     return Event(t * MS, role, 1, site, side, kind, n, number)
@@ -31,7 +37,9 @@ def request(start: int, tokens: Sequence[int], number: int = 0, end: str = "leng
     return [sent, *got, mark(start + 1 + len(tokens), "request.finished", end, number)]
 
 
-def process(role: str, status: int | None = 0, ended_by: Literal["itself", "cleanup"] = "itself", log: str = "") -> Process:
+def process(
+    role: str, status: int | None = 0, ended_by: Literal["itself", "cleanup"] = "itself", log: str = ""
+) -> Process:
     """A process that started at 0 and ended at 900 ms."""
     return Process(role, 100, 0, 900 * MS if status is not None else None, status, ended_by, log)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from harness.faults import Delay, Drop, Kill
@@ -153,3 +154,10 @@ def test_no_oracle_judges_a_run_that_the_world_stopped() -> None:
     stopped = history([mark(10, "request.sent", number=0)], ended="wedge", processes=processes, residue=["socket x"])
     assert check_all(stopped, TARGET) == ()
     assert stopped.cleanup == 1000 * MS
+
+
+def test_a_stall_of_the_machine_is_held_against_nobody() -> None:
+    refused = history(failed())  # type: ignore[arg-type]
+    assert ORACLES["DEATH"](refused, TARGET)
+    assert ORACLES["DEATH"](msgspec.structs.replace(refused, stalled=7.4), TARGET) == []
+    assert ORACLES["DEATH"](msgspec.structs.replace(refused, stalled=0.3), TARGET)

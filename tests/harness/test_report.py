@@ -92,7 +92,9 @@ def test_the_json_of_a_verdict_has_the_documented_fields() -> None:
     }
 
 
-def session(monkeypatch: pytest.MonkeyPatch, scenarios: list[Scenario], runs: int, verdict: Verdict | None) -> outcome.Session:
+def session(
+    monkeypatch: pytest.MonkeyPatch, scenarios: list[Scenario], runs: int, verdict: Verdict | None
+) -> outcome.Session:
     def judge(history: History) -> Verdict:
         return verdict if verdict is not None else verdict_of(history.plan)
 
@@ -103,7 +105,9 @@ def session(monkeypatch: pytest.MonkeyPatch, scenarios: list[Scenario], runs: in
 
 
 def test_runs_of_one_plan_end_with_a_tally_and_the_verdicts_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = Scenario("lost", "t", "r", (), (Member("", LOST, {"handshake": "wedged"}, "dp0.rank1 waits for frame 1"),))
+    scenario = Scenario(
+        "lost", "t", "r", (), (Member("", LOST, {"handshake": "wedged"}, "dp0.rank1 waits for frame 1"),)
+    )
     done = session(monkeypatch, [scenario], 20, wedge_of(LOST))
     text = plain(tables.outcomes_report(done.outcomes, single=True))
     assert text.startswith("wedged (proved) 20 of 20")
@@ -114,7 +118,9 @@ def test_runs_of_one_plan_end_with_a_tally_and_the_verdicts_own_exit_code(monkey
 
 
 def test_a_wedge_that_blames_something_else_is_not_what_the_file_expects(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = Scenario("lost", "t", "r", (), (Member("", LOST, {"handshake": "wedged"}, "dp0.rank0 waits for the moon"),))
+    scenario = Scenario(
+        "lost", "t", "r", (), (Member("", LOST, {"handshake": "wedged"}, "dp0.rank0 waits for the moon"),)
+    )
     done = session(monkeypatch, [scenario], 2, wedge_of(LOST))
     assert outcome.code(done.outcomes, single=True, expect=True) == 1
 

@@ -42,7 +42,9 @@ def wedged(verdict: Verdict) -> bool:
     return verdict.verdict == "wedged" and verdict.fingerprint == "w1"
 
 
-def shrink_by(monkeypatch: pytest.MonkeyPatch, rule: Callable[[Plan], bool], **settings: int) -> tuple[Shrunk, FakeWorld]:
+def shrink_by(
+    monkeypatch: pytest.MonkeyPatch, rule: Callable[[Plan], bool], **settings: int
+) -> tuple[Shrunk, FakeWorld]:
     def judge(history: History) -> Verdict:
         return wedge_of(history.plan) if rule(history.plan) else verdict_of(history.plan)
 

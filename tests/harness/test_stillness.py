@@ -11,14 +11,19 @@ from harness.history import DoubleLook, Look, Outsiders, Snapshot, Thread, Wait
 
 MS = 1_000_000
 HORIZON = 30_000 * MS
+QUIET = Outsiders()
 WATCHES = {"lifeline": "word from the launcher"}
 
 
-def thread(tid: int = 1, name: str = "python", state: str = "S", runs: int = 5, call: str = "poll", ends: int | None = -1) -> Thread:
+def thread(
+    tid: int = 1, name: str = "python", state: str = "S", runs: int = 5, call: str = "poll", ends: int | None = -1
+) -> Thread:
     return Thread(tid, name, state, runs, call, ends)
 
 
-def wait(tid: int = 1, site: str = "relay.recv", since: int = 10 * MS, ends: int = -1, held: bool = False, progress: int = 3) -> Wait:
+def wait(
+    tid: int = 1, site: str = "relay.recv", since: int = 10 * MS, ends: int = -1, held: bool = False, progress: int = 3
+) -> Wait:
     return Wait(tid, site, since=since, gives_up=ends, held=held, progress=progress)
 
 
@@ -28,7 +33,7 @@ def looks(
     waits: Sequence[Wait] = (wait(),),
     later: Sequence[Wait] | None = None,
     gap: int = 20,
-    outsiders: Outsiders = Outsiders(),
+    outsiders: Outsiders = QUIET,
 ) -> DoubleLook:
     began = 1000 * MS
     a = Look(began, began + MS, (Snapshot("dp0.rank1", 1, tuple(first), tuple(waits)),))
