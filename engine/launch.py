@@ -33,6 +33,9 @@ RANK_TARGET = "engine.rank:rank_main"
 START_PHASE = PHASES[0]
 """The phase of a rank that has not reported yet: it is still importing."""
 
+START_GRACE = 1.0
+"""Seconds for a rank that has not reported yet to hear that the engine fails."""
+
 TERMINATE_GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -290,13 +293,17 @@ class Ranks:
     def take_down(self, notice: Notice, grace: float) -> None:
         """The engine fails: tell the ranks, give them `grace` seconds to leave by themselves, then use signals.
 
-        A rank that has reported nothing yet holds nothing and does not listen: it gets its signal at once.
+        A rank that reports nothing within :data:`START_GRACE` still imports what it needs; it holds nothing and does
+        not listen, so it gets its signal then.
         """
         self.notify(notice)
+        deadline = Deadline.after(grace)
+        if self.wait_for_end(Deadline.after(START_GRACE).sooner(deadline)):
+            return
         for rank in self.living():
             if rank.phase == START_PHASE:
                 rank.process.send_signal(signal.SIGTERM)
-        self.wait_for_end(Deadline.after(grace))
+        self.wait_for_end(deadline)
         self.kill()
 
     def kill(self) -> None:

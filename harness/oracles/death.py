@@ -8,6 +8,8 @@ faults it may refuse, with a typed error that names a role on the path of the lo
 
 from __future__ import annotations
 
+import signal
+
 from harness.history import History
 from harness.oracles import outcome
 from harness.oracles.outcome import Ending
@@ -55,6 +57,11 @@ def _latched(history: History) -> list[Finding]:
     return [Finding("DEATH", f"a call after the death ended differently: {bad.kind}: {bad.text}", "client", bad.t)]
 
 
+def _had_begun(history: History, role: str) -> bool:
+    """Whether the process got as far as the target's own code."""
+    return any(event.site != "start" and not event.site.startswith("fault.") for event in history.of(role))
+
+
 def _survivors(history: History, target: Target) -> list[Finding]:
     dead = outcome.killed(history)
     leaving = next((e.t for e in history.of("client", "shutdown") if e.kind == "begin"), None)
@@ -65,6 +72,8 @@ def _survivors(history: History, target: Target) -> list[Finding]:
     for process in history.processes:
         if process.role == "client" or process.role in dead or process.status is None:
             continue
+        if process.status == -signal.SIGTERM and not _had_begun(history, process.role):
+            continue  # it cannot leave by itself before it runs
         if process.ended_by != "itself" or not target.left_for_a_peer(process.status):
             how = target.exit_meaning(process.status)
             sentence = f"{process.role} did not leave for the death of {', '.join(dead)} by itself: {how}"

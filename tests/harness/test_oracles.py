@@ -139,6 +139,14 @@ def test_death_finds_a_survivor_that_did_not_leave_for_its_peer(status: int, end
     assert found[0].startswith("dp0.rank1 did not leave for the death of dp0.rank0 by itself")
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_death_excuses_a_survivor_that_was_ended_before_it_could_run(begun: bool) -> None:
+    processes = [process("client"), process("dp0.rank0", -9), process("dp0.rank1", -15)]
+    events = [call(2, "dp0.rank1", "start"), *([call(3, "dp0.rank1", "relay.connect")] if begun else [])]
+    found = sentences("DEATH", [*failed(), *events], faults=[KILL_RANK_0], fired=[1], processes=processes)
+    assert bool(found) == begun
+
+
 def test_orphan_finds_what_outlives_the_client_program() -> None:
     processes = [process("client"), process("dp0.rank0", -9, "cleanup"), process("dp0.rank1")]
     found = sentences("ORPHAN", processes=processes)
