@@ -1,8 +1,8 @@
 """Scenarios: plans with a name, a title, the report they come from, and what they should end with.
 
-A scenario file is a plan in TOML with four more fields (``title``, ``report``, ``tags``, ``[expect]``), all of which may
-be left out, so that a bare plan is a scenario too. ``[family]`` makes several plans of one file: each key is the dotted
-path of a field, each value the list of what to put there; several keys go together, first with first::
+A scenario file is a plan in TOML with four more fields (``title``, ``report``, ``tags``, ``[expect]``), all of which
+may be left out, so that a bare plan is a scenario too. ``[family]`` makes several plans of one file: each key is the
+dotted path of a field, each value the list of what to put there; several keys go together, first with first::
 
     [family]
     "faults.0.at" = ["dp0.rank0:relay.bind#1:after", "dp0.rank0:relay.send[hello]#1:before"]

@@ -1,7 +1,8 @@
 """Makes a failing plan smaller while it keeps failing in the same way, under noise.
 
-A reduction is kept only if the same failure comes back in every one of several runs; a plan that fails by luck is not a
-smaller plan. The order of reductions is fixed, so the same plan shrinks the same way, and the number of runs is bounded.
+A reduction is kept only if the same failure comes back in every one of several runs; a plan that fails by luck is not
+a smaller plan. The order of reductions is fixed, so the same plan shrinks the same way, and the number of runs is
+bounded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One run the way the seed report's tests do it: a fresh program, ranks spawned by multiprocessing, one request, a stop.
+"""One run the way the seed report's tests do it: a fresh program, spawned ranks, one request, a clean stop.
 
 `python -m harness.bench.seed_way` ends with exit status 0 if the request got its four tokens. No torch in this process,
 no seam, no proxy, no zygote: what a maintainer would write without a harness.

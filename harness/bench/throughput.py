@@ -1,8 +1,8 @@
 """throughput: real TP = 2 runs per second of the harness beside the seed's way, in paired rounds.
 
-Both sides run `tiny` with the handshake relay and no delays: a client process, one request of four tokens, a clean stop.
-The harness uses all lanes, as it does when it hunts; the seed's way runs one test after another, as a test suite does.
-Each round measures both, one directly after the other, in an order that alternates.
+Both sides run `tiny` with the handshake relay and no delays: a client process, one request of four tokens, a clean
+stop. The harness uses all lanes, as it does when it hunts; the seed's way runs one test after another, as a test
+suite does. Each round measures both, one directly after the other, in an order that alternates.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def tally_line(outcome: Outcome) -> Text:
 
 
 def outcomes_report(outcomes: Sequence[Outcome], *, single: bool) -> RenderableType:
-    """The tally and the first finding of one plan; of several, the table and each finding that the file did not expect."""
+    """The tally and the first finding of one plan; of several, the table and each finding that no file expects."""
     parts: list[RenderableType] = []
     if single:
         for outcome in outcomes:
@@ -83,7 +83,8 @@ def hunt_table(result: HuntResult) -> RenderableType:
     _add(
         sums,
         "plans",
-        f"{result.plans} in {result.seconds:.0f} s   {result.rate:.1f}/s   {plural(result.lanes, 'lane')}   seed {result.seed}",
+        f"{result.plans} in {result.seconds:.0f} s   {result.rate:.1f}/s   {plural(result.lanes, 'lane')}   "
+        f"seed {result.seed}",
     )
     words = "   ".join(f"{word} {count}" for word, count in result.verdicts.items())
     _add(sums, "verdicts", words or "none")

@@ -1,7 +1,7 @@
 """What a person reads of one verdict: first the verdict, then one sentence, who waits for whom, what to type next.
 
-Built as rich text with line breaks of its own, so that the same lines go to a terminal in colour, to a pipe without, and
-to a file. Prose is wrapped at ``WIDTH``; names, numbers and commands never are.
+Built as rich text with line breaks of its own, so that the same lines go to a terminal in colour, to a pipe without,
+and to a file. Prose is wrapped at ``WIDTH``; names, numbers and commands never are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The canary: a relay that is known to wedge must be caught before a hunt that finds nothing is believed.
 
-The plans are drawn by the same strategy, run in the same world and judged by the same oracles as those of the hunt; only
-the relay differs. A hunt whose canary lives is blind.
+The plans are drawn by the same strategy, run in the same world and judged by the same oracles as those of the hunt;
+only the relay differs. A hunt whose canary lives is blind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hunt: first the canary, then plan after plan, then each distinct failure confirmed, made smaller and written down.
+"""The hunt: first the canary, then plan after plan, then each distinct failure confirmed, shrunk and written down.
 
 Plans come from Hypothesis, but nothing is run or judged inside it (see `harness.search.draw`). While plans run nothing
 else does: confirming and shrinking wait until the lanes are free.

@@ -1,7 +1,7 @@
 """Noticing that the machine itself stood still, so that its pauses are not held against the engine.
 
-A virtual machine is sometimes paused for seconds, and an overloaded one runs nobody for a while. An engine with
-wall-clock deadlines may then rightly give up. A thread that wants to run every 50 ms notices: what it oversleeps by more
+A virtual machine is sometimes paused for seconds, and an overloaded one runs nobody for a while. An engine with wall-
+clock deadlines may then rightly give up. A thread that wants to run every 50 ms notices: what it oversleeps by more
 than a quarter of a second is a stall, and counts like a delay that the plan itself had asked for.
 """
 

@@ -30,18 +30,10 @@ def tokens(outputs: list[RequestOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
 
 
-@pytest.mark.parametrize("relay", ["handshake", "unsynchronised"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_tokens_equal_the_reference_for_every_rank_count_and_batch_mix(
-    size: int, relay: str, factory: ForkFactory
-) -> None:
-    if relay == "unsynchronised" and size != 2:
-        pytest.skip("one size is enough for the strategy that shares the model")
-
+def test_tokens_equal_the_reference_for_every_rank_count_and_batch_mix(size: int, factory: ForkFactory) -> None:
     async def run() -> None:
-        async with AsyncLLM(config_for(size, relay=relay, max_num_seqs=3), factory) as llm:
-            if relay == "unsynchronised":
-                await asyncio.sleep(0.3)  # it has no handshake: the subscription must have arrived
+        async with AsyncLLM(config_for(size, max_num_seqs=3), factory) as llm:
             alone = await collect(llm, PROMPTS["word"], 12)
             assert tokens(alone) == expected("word", 12)
             assert [output.finish_reason for output in alone] == [None] * 11 + [FinishReason.LENGTH]

@@ -106,7 +106,8 @@ def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_help_and_mistakes_are_answered_without_torch_or_hypothesis() -> None:
-    code = "import sys; from harness.cli import invoke; code = invoke(sys.argv[1:]); print(code, {'torch', 'hypothesis'} & set(sys.modules))"
+    code = "import sys; from harness.cli import invoke; code = invoke(sys.argv[1:]); "
+    code += "print(code, {'torch', 'hypothesis'} & set(sys.modules))"
     for line, expected in (("--help", "0 set()"), ("run healthy --relay nosuch", "2 set()")):
         command = [*python("harness")[:-1], code, *line.split()]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -128,7 +128,7 @@ REQUEST = {"requests": [{"prompt": [1]}]}
     ],
 )
 def test_a_wrong_plan_is_refused_with_the_name_of_the_field(raw: Any, words: list[str]) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         plans.from_builtins(raw)
     message = str(caught.value)
     assert "\n" not in message

@@ -70,10 +70,12 @@ def test_a_full_region_counts_what_it_loses(memory: int) -> None:
 
 def test_threads_write_at_once_without_losing_an_event(memory: int) -> None:
     recorder, reader = Recorder(memory, 0, "client"), Region(memory, 0)
-    threads = [
-        threading.Thread(target=lambda k=k: [recorder.event(1, f"t{k}.x", "mark", n=n) for n in range(2000)])  # type: ignore[misc]
-        for k in range(4)
-    ]
+
+    def write(k: int) -> None:
+        for n in range(2000):
+            recorder.event(1, f"t{k}.x", "mark", n=n)
+
+    threads = [threading.Thread(target=write, args=(k,)) for k in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

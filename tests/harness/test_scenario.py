@@ -105,7 +105,7 @@ def test_a_bare_plan_is_a_scenario_in_toml_and_in_json(tmp_path: Path) -> None:
 def test_a_wrong_file_is_refused_with_file_and_field(tmp_path: Path, text: str, words: list[str]) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
-    with pytest.raises(ScenarioError, match="wrong.toml") as caught:
+    with pytest.raises(ScenarioError, match=r"wrong\.toml") as caught:
         read(file)
     message = str(caught.value)
     assert "\n" not in message

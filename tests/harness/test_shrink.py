@@ -50,7 +50,7 @@ def shrink_by(
 
     monkeypatch.setattr(trial, "judge", judge_by(judge))
     world = FakeWorld()
-    return Shrinker(world, wedged, **settings).shrink(BIG), world
+    return Shrinker(world, wedged, **settings).shrink(BIG), world  # type: ignore[arg-type]
 
 
 def test_a_plan_shrinks_to_what_its_failure_needs(monkeypatch: pytest.MonkeyPatch) -> None:
