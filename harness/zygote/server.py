@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import gc
 import os
-import select
 import selectors
 import shutil
 import signal
@@ -62,22 +61,26 @@ class Zygote:
     def serve(self) -> None:
         """Loops until the harness is gone, then kills and removes everything that is left."""
         self._open = True
-        while self._open:
-            self._turn(None)
-        for lane in list(self._runs):
-            self._finish(self._runs[lane])
-        shutil.rmtree(self._base, ignore_errors=True)
+        try:
+            while self._open:
+                self._turn()
+        finally:
+            for lane in list(self._runs):
+                self._finish(self._runs[lane])
+            shutil.rmtree(self._base, ignore_errors=True)
 
-    def _turn(self, timeout: float | None) -> None:
-        events = self._selector.select(timeout)
+    def _turn(self) -> None:
+        events = self._selector.select()
         # Deaths first: whoever is told of a message must already know of a death before it.
         events.sort(key=lambda event: event[0].data.__func__ is not Zygote._on_death)
         for key, _ in events:
             if self._selector.get_map().get(key.fd) is key:
-                key.data(key.fileobj)
+                # What was readable may have been read since: one event's handling may serve another's socket too.
+                with contextlib.suppress(BlockingIOError):
+                    key.data(key.fileobj)
 
     def _on_control(self, control: socket.socket) -> None:
-        message, fds = wire.receive(control)
+        message, fds = wire.receive(control, wait=False)
         if message is None:
             self._open = False
         elif isinstance(message, wire.Lane):
@@ -85,7 +88,7 @@ class Zygote:
             self._selector.register(lane, selectors.EVENT_READ, self._on_lane)
 
     def _on_lane(self, lane: socket.socket) -> None:
-        message, fds = wire.receive(lane)
+        message, fds = wire.receive(lane, wait=False)
         run = self._runs.get(lane)
         if message is None:
             if run is not None:
@@ -96,23 +99,20 @@ class Zygote:
             self._runs[lane] = Run(lane, message, fds[0], fds[1])
         elif run is None:
             _close(fds)
-            wire.send(lane, wire.Refused("no run has begun on this lane"))
+            _say(lane, wire.Refused("no run has begun on this lane"))
         elif isinstance(message, wire.Start):
             self._start(run, message, fds, lane)
         elif isinstance(message, wire.Ping):
             self._serve_launchers(run)
             self._announce_all(run)
-            wire.send(lane, wire.Pong())
+            _say(lane, wire.Pong())
         elif isinstance(message, wire.Clean):
             killed, residue = self._finish(run)
-            wire.send(lane, wire.Cleaned(killed, residue))
+            _say(lane, wire.Cleaned(killed, residue))
 
     def _on_launcher(self, launcher: socket.socket) -> None:
         run = next((run for run in self._runs.values() if launcher in run.launchers), None)
-        try:
-            message, fds = wire.receive(launcher)
-        except OSError:
-            message, fds = None, []
+        message, fds = wire.receive(launcher, wait=False)
         if message is None or run is None:
             self._selector.unregister(launcher)
             launcher.close()
@@ -124,7 +124,7 @@ class Zygote:
     def _start(self, run: Run, order: wire.Start, fds: list[int], answer: socket.socket) -> None:
         if run.started >= MAX_PROCESSES:
             _close(fds)
-            wire.send(answer, wire.Refused(f"a run has at most {MAX_PROCESSES} processes"))
+            _say(answer, wire.Refused(f"a run has at most {MAX_PROCESSES} processes"))
             return
         index, run.started = run.started, run.started + 1
         theirs: socket.socket | None = None
@@ -158,11 +158,9 @@ class Zygote:
         _close(fds)
         started = wire.Started(order.role, pid, index, began)
         if answer is not run.lane:
-            with contextlib.suppress(OSError):
-                wire.send(answer, started, (pidfd, status_in))
+            _say(answer, started, (pidfd, status_in))
         os.close(status_in)
-        with contextlib.suppress(OSError):
-            wire.send(run.lane, started)
+        _say(run.lane, started)
 
     def _fork(self, spec: child.Spec) -> int:
         pid = os.fork()
@@ -194,9 +192,7 @@ class Zygote:
     def _serve_launchers(self, run: Run) -> None:
         """Starts what this run's launchers have already asked for: a request under way is in flight."""
         for launcher in list(run.launchers):
-            poller = select.poll()
-            poller.register(launcher, select.POLLIN)
-            if poller.poll(0):
+            with contextlib.suppress(BlockingIOError):
                 self._on_launcher(launcher)
 
     def _announce_all(self, run: Run) -> None:
@@ -212,8 +208,7 @@ class Zygote:
         status = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
         with contextlib.suppress(OSError):
             os.write(dead.status_out, status.to_bytes(4, "little", signed=True))
-        with contextlib.suppress(OSError):
-            wire.send(run.lane, wire.Died(dead.role, dead.pid, status, now()))
+        _say(run.lane, wire.Died(dead.role, dead.pid, status, now()))
         os.waitid(os.P_PIDFD, dead.pidfd, os.WEXITED)
         self._selector.unregister(dead.pidfd)
         os.close(dead.status_out)
@@ -257,6 +252,12 @@ def _left_in(folder: Path) -> list[str]:
         if "@" not in path.name:
             found.append(f"{kind} {path.relative_to(folder)}")
     return found
+
+
+def _say(to: socket.socket, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
+    """Sends to a peer that may have gone; its own socket will tell so."""
+    with contextlib.suppress(OSError):
+        wire.send(to, message, fds)
 
 
 def _close(fds: list[int]) -> None:

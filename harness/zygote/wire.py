@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import array
 import socket
 from typing import Any
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 _MAX_PACKET = 1 << 20
 _MAX_FDS = 16
+_FD = array.array("i")
 
 
 class Lane(Struct, frozen=True, tag="lane"):
@@ -92,12 +93,19 @@ def send(to: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None
     socket.send_fds(to, [_encoder.encode(message)], list(fds))
 
 
-def receive(of: socket.socket) -> tuple[Message | None, list[int]]:
-    """The next record and its descriptors (close-on-exec); None when the other side is gone."""
+def receive(of: socket.socket, *, wait: bool = True) -> tuple[Message | None, list[int]]:
+    """The next record and its descriptors (close-on-exec); None when the other side is gone.
+
+    Raises BlockingIOError if there is none and ``wait`` is False.
+    """
+    flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
     try:
-        data, fds, _, _ = socket.recv_fds(of, _MAX_PACKET, _MAX_FDS)
+        # Not socket.recv_fds: it takes flags and drops them.
+        data, ancillary, _, _ = of.recvmsg(_MAX_PACKET, socket.CMSG_SPACE(_MAX_FDS * _FD.itemsize), flags)
     except ConnectionResetError:
         return None, []
-    for fd in fds:
-        os.set_inheritable(fd, False)
+    fds = array.array("i")
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(payload[: len(payload) // _FD.itemsize * _FD.itemsize])
     return (_decoder.decode(data), list(fds)) if data else (None, list(fds))
