@@ -26,6 +26,11 @@ def seconds_since(start: int) -> float:
     return (time.monotonic_ns() - start) / SECOND
 
 
+def pause(seconds: float) -> None:
+    """Sleeps for ``seconds``."""
+    time.sleep(seconds)
+
+
 def sleep_until(instant: int) -> None:
     """Sleeps until CLOCK_MONOTONIC shows ``instant`` (nanoseconds)."""
     time.sleep(max(0.0, (instant - time.monotonic_ns()) / SECOND))

@@ -12,8 +12,9 @@ from msgspec import Struct, structs
 from harness import folder
 from harness.plan import Plan
 from harness.scenario import Member, Scenario
-from harness.trial import Tally, Trial, World, trials
+from harness.trial import Tally, Trial, trials
 from harness.verdict import EXIT_FAILED, EXIT_PASSED, Verdict, Word, exit_code
+from harness.world import World
 
 
 class Outcome(Struct):

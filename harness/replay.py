@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from harness import plan as plans
 from harness.plan import Plan, PlanError
-from harness.trial import Trial, World, repeat
+from harness.trial import Trial, repeat
 from harness.verdict import Grade, Verdict, Word
+from harness.world import World
 
 FORMAT = 1
 

@@ -16,21 +16,30 @@ from msgspec import Struct, structs
 from harness.faults import Delay, Drop, Fault, Hold, Kill
 from harness.instant import Instant
 from harness.plan import Plan, PlanError, Request, Topology, Workload, check
-from harness.trial import World, repeat, trials
+from harness.trial import repeat, trials
 from harness.verdict import Verdict
+from harness.world import World
 
 REPEATS = 3
 MAX_RUNS = 90
 
-_ROUND_SECONDS = (0.1, 0.3, 1.0)
+# The longest first: what waits longer repeats better.
+_ROUND_SECONDS = (1.0, 0.3, 0.1)
 
 
 class Shrunk(Struct, frozen=True):
-    """The smallest plan found, how many runs it took, and how many reductions were kept."""
+    """The plans that were kept, each smaller than the one before, and how many runs that took.
 
-    plan: Plan
+    Empty if the failure came back neither by itself nor with longer times.
+    """
+
+    kept: tuple[Plan, ...]
     runs: int
-    kept: int
+
+    @property
+    def plan(self) -> Plan:
+        """The smallest."""
+        return self.kept[-1]
 
 
 class Shrinker:
@@ -59,11 +68,21 @@ class Shrinker:
         self._runs = 0
 
     def shrink(self, plan: Plan) -> Shrunk:
-        """The smallest plan that fails like ``plan``, within the bound on runs."""
-        kept, tried = 0, {plan.digest}
-        while (smaller := self._step(plan, tried)) is not None:
-            plan, kept = smaller, kept + 1
-        return Shrunk(plan, self._runs, kept)
+        """Ever smaller plans that fail like ``plan``, within the bound on runs."""
+        steady = self._steady(plan)
+        if steady is None:
+            return Shrunk((), self._runs)
+        kept, tried = [steady], {steady.digest}
+        while (smaller := self._step(kept[-1], tried)) is not None:
+            kept.append(smaller)
+        return Shrunk(tuple(kept), self._runs)
+
+    def _steady(self, plan: Plan) -> Plan | None:
+        """The plan itself if its failure repeats; else the first variant with longer times whose failure does.
+
+        A fault of 20 ms may win a race once; the same fault for a second wins it every time.
+        """
+        return next((variant for variant in (plan, *steadier(plan)) if self._confirmed(variant, self._repeats)), None)
 
     def _step(self, plan: Plan, tried: set[str]) -> Plan | None:
         candidates = self._candidates(plan, tried)
@@ -72,7 +91,7 @@ class Shrinker:
                 return None
             failing = self._failing(chunk)
             for candidate in chunk:
-                if candidate.digest in failing and self._confirmed(candidate):
+                if candidate.digest in failing and self._confirmed(candidate, self._repeats - 1):
                     return candidate
         return None
 
@@ -92,13 +111,33 @@ class Shrinker:
         with closing(trials(self._world, chunk)) as runs:
             return {trial.plan.digest for trial in runs if self._same(trial.verdict)}
 
-    def _confirmed(self, plan: Plan) -> bool:
-        again = self._repeats - 1
-        if self._runs + again > self._max_runs:
+    def _confirmed(self, plan: Plan, runs: int) -> bool:
+        try:
+            self._allowed(plan)
+        except PlanError:
             return False
-        self._runs += again
-        with closing(repeat(self._world, plan, again)) as runs:
-            return all(self._same(trial.verdict) for trial in runs)
+        if self._runs + runs > self._max_runs:
+            return False
+        self._runs += runs
+        with closing(repeat(self._world, plan, runs)) as again:
+            return all(self._same(trial.verdict) for trial in again)
+
+
+def steadier(plan: Plan) -> Iterator[Plan]:
+    """Plans whose faults last longer: each fault that takes time alone, then all together."""
+    for fault in plan.faults:
+        if isinstance(fault, Delay | Hold):
+            yield _with_faults(plan, [_lasting(fault)])
+    yield _with_faults(plan, [_lasting(fault) for fault in plan.faults])
+
+
+def _lasting(fault: Fault) -> Fault:
+    longest = _ROUND_SECONDS[0]
+    if isinstance(fault, Delay):
+        return structs.replace(fault, seconds=max(longest, fault.seconds))
+    if isinstance(fault, Hold) and fault.or_after is not None:
+        return structs.replace(fault, until=None, or_after=max(longest, fault.or_after))
+    return fault
 
 
 def reductions(plan: Plan) -> Iterator[Plan]:
@@ -195,4 +234,4 @@ def _simpler(fault: Fault) -> Iterator[Fault]:
 
 
 def _round(seconds: float | None) -> tuple[float, ...]:
-    return () if seconds is None or seconds in _ROUND_SECONDS else _ROUND_SECONDS[:2]
+    return () if seconds is None or seconds in _ROUND_SECONDS else _ROUND_SECONDS

@@ -17,6 +17,7 @@ from harness.history import DoubleLook, Snapshot, Thread, Wait
 
 TICK_MARGIN = 5 * MS
 _GLOO_LOOP, _GLOO_TICK = "gloo_tcp_loop", 10 * MS
+_ZMQ_IO = "ZMQbg/IO"
 _LIBRARY_THREADS = ("ZMQbg/", "pt_gloo_runloop", "pt_autograd", "gloo_")
 _HARMLESS_CALLS = ("futex",)
 
@@ -34,11 +35,16 @@ class Stillness(Struct, frozen=True):
     facts: tuple[str, ...]
 
 
+def ticks(name: str) -> bool:
+    """Whether threads of this name may wake for ever by themselves."""
+    return name == _GLOO_LOOP or name.startswith(_ZMQ_IO)
+
+
 def tick_of(thread: Thread, horizon: int, looked: int) -> int | None:
     """How long one tick of a thread lasts that wakes for ever by itself (nanoseconds); None for any other thread."""
     if thread.name == _GLOO_LOOP:
         return _GLOO_TICK
-    if thread.name.startswith("ZMQbg/IO") and thread.gives_up is not None and 0 <= thread.gives_up < horizon:
+    if thread.name.startswith(_ZMQ_IO) and thread.gives_up is not None and 0 <= thread.gives_up < horizon:
         return max(0, thread.gives_up - looked)
     return None
 

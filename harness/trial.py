@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -13,14 +12,7 @@ from harness.history import History
 from harness.judge import judge
 from harness.plan import Plan
 from harness.verdict import Verdict
-
-
-class World(Protocol):
-    """Where plans are run. ``run`` blocks; ``run_many`` pulls plans as lanes become free and yields as runs end."""
-
-    def run(self, plan: Plan) -> History: ...
-
-    def run_many(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, History]]: ...
+from harness.world import World
 
 
 class Trial(Struct, frozen=True):

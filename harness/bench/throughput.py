@@ -19,7 +19,8 @@ from harness.bench.statistics import interval
 from harness.clock import now, seconds_since
 from harness.interpreter import python
 from harness.plan import EngineOptions, Plan, Request, Topology, Workload
-from harness.trial import World, trials
+from harness.trial import trials
+from harness.world import World
 from harness.world.real import RealWorld
 
 BATCHES = 6

@@ -61,7 +61,9 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
         before = outcome.scenario
         label = f"  {outcome.member.name}" if outcome.member.name else outcome.scenario
         runs = len(outcome.verdicts)
-        fired = "-" if not outcome.member.plan.faults else f"{outcome.fired} of {runs}"
+        fired = f"{outcome.fired} of {runs}" if runs > 1 else ("yes" if outcome.fired else "no")
+        if not outcome.member.plan.faults:
+            fired = "-"
         right = outcome.expected is None or outcome.as_expected
         expected = Text(outcome.expected or "-", style="default" if right else "bold red")
         _add(table, label, fired, Text("\n").join(_tally(outcome.tally)), expected)
@@ -138,12 +140,13 @@ def sites_of(history: History) -> list[SiteCount]:
 
 
 def sites_table(counts: Sequence[SiteCount]) -> Table:
-    """The sites of one run."""
-    table = _table("role", "site", ">times", "instant")
+    """The sites of one run, each as its first instant: role by role, with how often it is passed."""
+    table = _table("instant", ">times")
     before = ""
     for count in counts:
-        site = f"{count.site}[{count.kind}]" if count.kind else count.site
-        _add(table, count.role if count.role != before else "", site, str(count.times), count.instant)
+        if before and count.role != before:
+            table.add_section()
+        _add(table, count.instant, str(count.times))
         before = count.role
     return table
 
@@ -162,6 +165,8 @@ def _add(table: Table, *cells: str | Text) -> None:
 
 
 def _tally(tally: Tally) -> list[Text]:
+    if tally.runs == 1:
+        return [Text(word, style=style_of(word)) for word in tally.words]
     return [Text(f"{word} {count} of {tally.runs}", style=style_of(word)) for word, count in tally.words.items()]
 
 

@@ -14,6 +14,7 @@ from harness.history import FaultCount
 from harness.verdict import Edge, Verdict
 
 WIDTH = 80
+_MARGIN = " " * 13
 
 _STYLES = {"passed": "bold green", "vacuous": "bold yellow", "budget": "bold yellow"}
 _FAILED = "bold red"
@@ -69,12 +70,13 @@ def fault_words(count: FaultCount) -> str:
 
 
 def _fault(count: FaultCount) -> Text:
-    text = Text(f"  fault      {count.fault}")
     words = fault_words(count)
     style = "default" if count.fired else "yellow"
-    if len(text) + len(words) + 3 > WIDTH:
-        return text.append("\n" + " " * 13).append(words, style=style)
-    return text.append(" " * max(3, 56 - len(text))).append(words, style=style)
+    line = f"  fault      {count.fault}"
+    if len(line) + len(words) + 3 <= WIDTH:
+        return Text(f"{line:<55}   ").append(words, style=style)
+    line = textwrap.fill(line, WIDTH, subsequent_indent=_MARGIN, break_long_words=False, break_on_hyphens=False)
+    return Text(f"{line}\n{_MARGIN}").append(words, style=style)
 
 
 def _edge(edge: Edge) -> tuple[str, str, str, str]:
@@ -84,11 +86,9 @@ def _edge(edge: Edge) -> tuple[str, str, str, str]:
         why = f"needs {', '.join(edge.ended_by)}"
     else:
         why = "nothing left can end it"
-    return edge.role, f"waits {_preposition(edge.waits_for)}", f"{edge.since_ms / 1000:.2f} s", why
-
-
-def _preposition(what: str) -> str:
-    return what if what.startswith(("in ", "for ")) else f"for {what}"
+    # A rank waits for a frame, but in a collective: it is part of that itself.
+    inside = edge.waits_for.startswith(edge.site)
+    return edge.role, f"waits {'in' if inside else 'for'} {edge.waits_for}", f"{edge.since_ms / 1000:.2f} s", why
 
 
 def _rows(rows: list[tuple[str, str, str, str]]) -> Text:

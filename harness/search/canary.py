@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from harness.clock import now, seconds_since
 from harness.plan import Plan
-from harness.trial import Trial, World, trials
+from harness.trial import Trial, trials
+from harness.world import World
 
 RELAY = "unsynchronised"
 MAX_PLANS = 60

@@ -6,7 +6,7 @@ else does: confirming and shrinking wait until the lanes are free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -22,13 +22,19 @@ from harness.search.cover import cover
 from harness.search.draw import draw
 from harness.search.score import Failure, Found, HuntResult, Score
 from harness.search.strategies import plans
-from harness.shrink import REPEATS, Shrinker
+from harness.shrink import Shrinker
 from harness.targets import get
-from harness.trial import Tally, Trial, World, repeat, trials
+from harness.trial import Tally, Trial, repeat, trials
 from harness.verdict import Verdict
+from harness.world import World
 
 MAX_SHRUNK = 5
 """Distinct failures that are confirmed and shrunk after a hunt; the rest is only counted."""
+
+CERTAIN = 10
+"""Runs in which the smallest plan has to fail the same way; if it does not, the one before it is tried."""
+
+MAX_STEPS_BACK = 3
 
 NAME = "hunt"
 
@@ -111,6 +117,7 @@ class Hunt:
         self._score = Score()
         if trial is not None and self._relay == CANARY_RELAY:
             self._score.add(trial)
+            self._seconds = canary.seconds
 
     def _hunt(self) -> None:
         options = self._options
@@ -151,28 +158,30 @@ class Hunt:
 
     def _examine(self, failure: Failure) -> Found:
         first = failure.trial
-        again = list(repeat(self._world, first.plan, REPEATS, scenario=NAME, seed=self._options.seed))
-        best, runs = first, 0
-        if all(_alike(first.verdict, trial.verdict) for trial in again):
-            shrinker = Shrinker(
-                self._world,
-                lambda verdict: _alike(first.verdict, verdict),
-                width=self._options.lanes,
-                allowed=self._target.check,
-            )
-            shrunk = shrinker.shrink(first.plan)
-            runs = shrunk.runs
-            if shrunk.kept:
-                again = list(repeat(self._world, shrunk.plan, REPEATS, scenario=NAME, seed=self._options.seed))
-                best = next((trial for trial in again if _alike(first.verdict, trial.verdict)), first)
+        shrinker = Shrinker(
+            self._world,
+            lambda verdict: _alike(first.verdict, verdict),
+            width=self._options.lanes,
+            allowed=self._target.check,
+        )
+        shrunk = shrinker.shrink(first.plan)
+        best, again = self._surest(first, shrunk.kept)
         verdict = folder.write(self._options.out, _named(best, self._options.seed))
         return Found(
             verdict=verdict,
             met=failure.met,
             faults_before=len(first.plan.faults),
             confirmed=Tally.of([trial.verdict for trial in again]),
-            shrink_runs=runs,
+            shrink_runs=shrunk.runs if shrunk.kept else 0,
         )
+
+    def _surest(self, first: Trial, kept: Sequence[Plan]) -> tuple[Trial, list[Trial]]:
+        """The smallest plan that fails in every one of `CERTAIN` runs, or the first trial, and the runs that say so."""
+        for plan in (*reversed(kept[-MAX_STEPS_BACK:]), first.plan):
+            again = list(repeat(self._world, plan, CERTAIN, scenario=NAME, seed=self._options.seed))
+            if all(_alike(first.verdict, trial.verdict) for trial in again):
+                return again[0], again
+        return first, again
 
 
 def _named(trial: Trial, seed: int) -> Trial:

@@ -7,6 +7,7 @@ Kept small on purpose: only what a healthy run of the least work passes every ti
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from harness.instant import Instant, Side
 
@@ -21,6 +22,7 @@ def frames(relay: str) -> tuple[str, ...]:
     return _FRAMES.get(relay, _LEAST)
 
 
+@cache
 def instants(ranks: int, relay: str, steps: int) -> tuple[Instant, ...]:
     """The instants that a run of ``ranks`` ranks and at least ``steps`` steps passes, in no order of time."""
     return tuple(dict.fromkeys(_passed(ranks, relay, steps)))

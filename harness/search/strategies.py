@@ -8,6 +8,7 @@ first (swarm testing: Groce et al., ISSTA 2012), since plans that mix everything
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -27,11 +28,15 @@ DELAY_TOTAL = 0.48
 What merely takes time must be served, so a plan may not add up to more than the engine promises to bear.
 """
 
+_PROMPTS = ((1,), (1, 2, 3), (7, 8), (200, 1, 1, 2), (5, 4, 3, 2, 1), (9, 99, 255, 3, 31, 17))
+"""What is asked. The tokens of a prompt matter to no fault, and a few prompts need the reference only once each."""
+
 T = TypeVar("T")
 
-_START_DELAY = 30
+_START_TICKS = 30
 _FRAME_KINDS = ("drop", "hold")
 _TICK = 0.01
+_TICKS = round(DELAY_TOTAL / _TICK)
 
 
 def plans(
@@ -76,16 +81,16 @@ def _plans(
     target: str,
     topology: Topology,
 ) -> Plan:
-    ranks = draw(_pick(range(low, high + 1)), label="tp")
-    requests = tuple(draw(st.lists(_requests(), min_size=1, max_size=3), label="requests"))
+    chooser = _Chooser(draw)
+    ranks = chooser.number(low, high)
+    requests = tuple(chooser.request() for _ in range(chooser.number(1, 3)))
     usable = tuple(kind for kind in kinds if ranks > 1 or kind not in _FRAME_KINDS)
     chosen: tuple[Fault, ...] = ()
     if usable and max_faults > 0:
-        swarm = [kind for kind in usable if draw(st.booleans(), label=kind)] or [draw(_pick(usable), label="kind")]
-        count = draw(_pick(range(1, max_faults + 1)), label="count")
-        passed = _Sites(ranks, options.relay, steps=requests[0].max_tokens)
-        longest = max(1, int(DELAY_TOTAL / _TICK) // count)
-        chosen = tuple(draw(passed.fault(draw(_pick(swarm)), longest)) for _ in range(count))
+        swarm = [kind for kind in usable if chooser.whether()] or [chooser.of(usable)]
+        count = chooser.number(1, max_faults)
+        passed = _Passed(chooser, ranks, options.relay, requests[0].max_tokens, max(1, _TICKS // count))
+        chosen = tuple(passed.fault(chooser.of(swarm)) for _ in range(count))
     return Plan(
         topology=Topology(tp=ranks, start=topology.start),
         engine=options,
@@ -97,87 +102,75 @@ def _plans(
     )
 
 
-def _requests() -> SearchStrategy[Request]:
-    return st.builds(
-        Request,
-        prompt=st.lists(_pick(range(1, 256)), min_size=1, max_size=6).map(tuple),
-        max_tokens=_pick(range(1, 7)),
-        at=_pick(("ready", "previous")),
-    )
+FAR = 0x6E6F_7765_6467_6501
+"""Where drawn integers begin.
+
+Hypothesis mixes constants that it finds in the modules loaded so far into the integers that it draws, so that a seed
+would draw other plans in a terminal than in a test. No program holds constants of this size.
+"""
 
 
-class _Sites:
-    """What a run of ``ranks`` ranks and at least ``steps`` steps passes for certain, as strategies for faults."""
+@lru_cache(maxsize=256)
+def _index(size: int) -> SearchStrategy[int]:
+    return st.integers(FAR, FAR + size - 1)
 
-    def __init__(self, ranks: int, relay: str, steps: int) -> None:
+
+class _Chooser:
+    """Choices that shrink to the first item and are the same for the same seed, whatever has been imported.
+
+    Each is one draw from a strategy that is made once: strategies built anew for each plan cost more than its run.
+    """
+
+    def __init__(self, draw: DrawFn) -> None:
+        self._draw = draw
+
+    def of(self, items: Sequence[T]) -> T:
+        return items[self._draw(_index(len(items))) - FAR]
+
+    def number(self, least: int, most: int) -> int:
+        return self.of(range(least, most + 1))
+
+    def whether(self) -> bool:
+        return self.number(0, 1) == 1
+
+    def request(self) -> Request:
+        return Request(
+            prompt=self.of(_PROMPTS), max_tokens=self.number(1, 6), at="previous" if self.whether() else "ready"
+        )
+
+
+class _Passed:
+    """Chooses faults from what a run of ``ranks`` ranks and at least ``steps`` steps passes for certain.
+
+    None that takes time in steady state takes more than ``ticks`` hundredths of a second.
+    """
+
+    def __init__(self, chooser: _Chooser, ranks: int, relay: str, steps: int, ticks: int) -> None:
+        self._chooser = chooser
         self._roles = tuple(f"dp0.rank{rank}" for rank in range(ranks))
         self._frames = sites.frames(relay) if ranks > 1 else ()
         self._instants = sites.instants(ranks, relay, steps)
         self._steps = steps
+        self._ticks = ticks
 
-    def fault(self, kind: str, longest: int) -> SearchStrategy[Fault]:
-        """Faults of a kind; none that takes time in steady state takes more than ``longest`` hundredths of a second."""
-        return {"delay": self._delays, "kill": self._kills, "drop": self._drops, "hold": self._holds}[kind](longest)
-
-    def _delays(self, longest: int) -> SearchStrategy[Fault]:
-        at_start = st.builds(
-            Delay,
-            at=_pick(self._roles).map(lambda role: Instant(role, "start")),
-            seconds=_seconds(_START_DELAY),
-            optional=st.just(True),
-        )
-        later = st.builds(Delay, at=self._at(), seconds=_seconds(longest), optional=st.just(True))
-        return st.booleans().flatmap(lambda steady: later if steady else at_start)
-
-    def _kills(self, longest: int) -> SearchStrategy[Fault]:
-        return st.builds(Kill, at=self._at(), optional=st.just(True))
-
-    def _drops(self, longest: int) -> SearchStrategy[Fault]:
-        return self._frame().flatmap(
-            lambda frame: st.builds(
-                Drop,
-                link=st.just("relay"),
-                frame=st.just(frame),
-                victim=_pick(self._roles[1:]),
-                nth=self._nth(frame),
-                optional=st.just(True),
-            )
-        )
-
-    def _holds(self, longest: int) -> SearchStrategy[Fault]:
-        return self._frame().flatmap(
-            lambda frame: st.builds(
-                Hold,
-                link=st.just("relay"),
-                frame=st.just(frame),
-                victim=_pick(self._roles[1:]),
-                nth=self._nth(frame),
-                until=st.booleans().flatmap(lambda ends: self._at() if ends else st.none()),
-                or_after=_seconds(longest),
-                optional=st.just(True),
-            )
-        )
-
-    def _at(self) -> SearchStrategy[Instant]:
-        return _pick(self._instants)
-
-    def _frame(self) -> SearchStrategy[str]:
-        return _pick(self._frames)
-
-    def _nth(self, frame: str) -> SearchStrategy[int]:
+    def fault(self, kind: str) -> Fault:
+        """A fault of a kind."""
+        choose = self._chooser
+        if kind == "delay":
+            if choose.whether():
+                return Delay(at=choose.of(self._instants), seconds=self._seconds(self._ticks), optional=True)
+            start = Instant(choose.of(self._roles), "start")
+            return Delay(at=start, seconds=self._seconds(_START_TICKS), optional=True)
+        if kind == "kill":
+            return Kill(at=choose.of(self._instants), optional=True)
+        frame, victim = choose.of(self._frames), choose.of(self._roles[1:])
         # Only step frames come a known number of times; of hellos there may be one.
-        return _pick(range(1, (self._steps if frame == "step" else 1) + 1))
+        nth = choose.number(1, self._steps) if frame == "step" else 1
+        if kind == "drop":
+            return Drop(link="relay", frame=frame, victim=victim, nth=nth, optional=True)
+        until = choose.of(self._instants) if choose.whether() else None
+        after = self._seconds(self._ticks)
+        return Hold(link="relay", frame=frame, victim=victim, nth=nth, until=until, or_after=after, optional=True)
 
-
-def _seconds(longest: int) -> SearchStrategy[float]:
-    return _pick(range(1, longest + 1)).map(lambda ticks: round(ticks * _TICK, 2))
-
-
-# Hypothesis mixes constants that it finds in the modules loaded so far into the integers that it draws, so that a seed
-# would draw other plans in a terminal than in a test. No program holds constants of this size.
-_FAR = 0x6E6F_7765_6467_6501
-
-
-def _pick(items: Sequence[T]) -> SearchStrategy[T]:
-    """One of the items; shrinks to the first. The same for the same seed, whatever has been imported."""
-    return st.integers(_FAR, _FAR + len(items) - 1).map(lambda index: items[index - _FAR])
+    def _seconds(self, ticks: int) -> float:
+        return round(self._chooser.number(1, ticks) * _TICK, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from harness.history import History
@@ -13,4 +14,8 @@ class World(Protocol):
 
     def run(self, plan: Plan) -> History:
         """Runs one plan to its end, always cleans up, and returns what happened."""
+        ...
+
+    def run_many(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, History]]:
+        """Runs plans in all lanes, pulling them as lanes become free; yields in the order in which runs end."""
         ...

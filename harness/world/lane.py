@@ -14,13 +14,14 @@ from pathlib import Path
 from harness import plan as plans
 from harness import stillness, waits
 from harness.clock import MS, SECOND, now, seconds_since, sleep_until
-from harness.faults import AT_INSTANT, Drop, Hold, kind_of
-from harness.history import DoubleLook, Event, FaultCount, Frame, History, Look, Outsiders, Process, merge
+from harness.faults import Drop, Hold
+from harness.history import DoubleLook, Event, Frame, History, Look, Outsiders, Process, merge
 from harness.plan import Plan
-from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Seen, Status
+from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Status
 from harness.seam import region
 from harness.seam.region import Region
 from harness.targets import Target, get
+from harness.world.account import fault_counts, frames_of, tail
 from harness.world.heartbeat import Heartbeat
 from harness.world.look import look
 from harness.zygote import wire
@@ -31,9 +32,11 @@ QUIET = 25 * MS
 SUSPICION = 2 * SECOND
 """How long a wedge that cannot be proved must stand before the run is given up for it (nanoseconds)."""
 
-LOOK_AGAIN_MAX = 200 * MS
+LOOK_AGAIN_MAX = 75 * MS
+"""The longest pause between two tries to look, while nothing says when the silence will end (nanoseconds)."""
+
+LEAVE_BEAT = 200 * MS
 _LEAVE_SECONDS = 4.0
-_LOG_TAIL = 4000
 
 
 class LaneError(Exception):
@@ -198,7 +201,7 @@ class _Run:
                     self._why = "wedge"
                     return
                 pause = min(pause * 3 // 2, LOOK_AGAIN_MAX)
-                next_look = max(now() + pause, min(ends or 0, now() + 10 * LOOK_AGAIN_MAX))
+                next_look = max(now() + pause, min(ends or 0, now() + 2 * SECOND))
 
     def ended(self) -> bool:
         """Whether every process that was started has ended (and at least one was)."""
@@ -213,7 +216,7 @@ class _Run:
         self._why = "done"
         began = now()
         while not self.ended() and self._spent(began) < _LEAVE_SECONDS:
-            self.receive(now() + LOOK_AGAIN_MAX)
+            self.receive(now() + LEAVE_BEAT)
 
     def _spent(self, began: int) -> float:
         """Seconds since ``began`` in which the machine ran at all."""
@@ -306,7 +309,7 @@ class _Run:
     def finish(self, golden: dict[str, tuple[int, ...]], versions: dict[str, str]) -> History:
         """The clean-up event, the clean-up, the census, and the history of it all."""
         cleanup = now()
-        logs = {role: _tail(self._folder / f"{role}.log") for role in self._processes}
+        logs = {role: tail(self._folder / f"{role}.log") for role in self._processes}
         ended: RunEnd | None = None
         try:
             ended = self._lane.proxy().end() if self._proxy_begun else None
@@ -332,7 +335,6 @@ class _Run:
             )
             for role, p in self._processes.items()
         ]
-        frames = _frames(ended)
         return History(
             plan=self._plan,
             began=self._began,
@@ -340,8 +342,8 @@ class _Run:
             ended=self._why,  # type: ignore[arg-type]
             events=events,
             processes=tuple(processes),
-            frames=frames,
-            faults=self._counts(events, ended),
+            frames=frames_of(ended.records) if ended is not None else (),
+            faults=fault_counts(self._plan, events, ended),
             golden=golden,
             residue=tuple(self._clean.residue),
             look=self._look,
@@ -354,54 +356,7 @@ class _Run:
         """The history so far, for the question whether the looks show a wedge."""
         frames: tuple[Frame, ...] = ()
         if self._proxy_begun:
-            frames = tuple(_frame(record) for record in self._lane.proxy().ledger().records if isinstance(record, Seen))
+            frames = frames_of(self._lane.proxy().ledger().records)
         return History(
             self._plan, self._began, at, "wedge", events, tuple(self._processes.values()), frames=frames, look=looks
         )
-
-    def _counts(self, events: tuple[Event, ...], ended: RunEnd | None) -> tuple[FaultCount, ...]:
-        rules = {count.index: count for count in ended.rules} if ended is not None else {}
-        counts = []
-        for index, fault in enumerate(self._plan.faults):
-            if isinstance(fault, AT_INSTANT):
-                armed, reached, fired = (
-                    sum(event.site == f"fault.{word}" and event.number == index for event in events)
-                    for word in ("armed", "reached", "fired")
-                )
-            elif index in rules:
-                armed, reached, fired = rules[index].armed, rules[index].reached, rules[index].fired
-            else:
-                armed = reached = fired = 0
-            counts.append(FaultCount(kind_of(fault), str(fault), fault.victim, fault.optional, armed, reached, fired))
-        return tuple(counts)
-
-
-def _frames(ended: RunEnd | None) -> tuple[Frame, ...]:
-    if ended is None:
-        return ()
-    return tuple(_frame(record) for record in ended.records if isinstance(record, Seen))
-
-
-def _frame(seen: Seen) -> Frame:
-    number = -1 if seen.number is None else seen.number
-    rule = -1 if seen.rule is None else seen.rule
-    return Frame(
-        seen.t_ns,
-        seen.link,
-        seen.connector,
-        seen.direction,
-        seen.connection,
-        seen.kind,
-        number,
-        seen.nth,
-        seen.size,
-        seen.fate,
-        rule,
-    )
-
-
-def _tail(path: Path) -> str:
-    try:
-        return path.read_bytes()[-_LOG_TAIL:].decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -13,11 +13,13 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.clock import MS, SECOND, now, wall
+from harness.clock import MS, SECOND, now, pause, wall
 from harness.history import Look, Snapshot, Thread
 from harness.seam.region import Region
+from harness.stillness import ticks
 
 NEVER = -1
+_TICKER_TRIES, _TICKER_PAUSE = 10, 0.002
 
 # Per call: which argument holds the time, and in which form. From the kernel's system call tables.
 _X86_64 = {
@@ -86,13 +88,27 @@ def _threads(pid: int, patient: bool) -> tuple[Thread, ...] | None:
         return ()
     for tid in sorted(map(int, names)):
         try:
-            thread = _thread(pid, tid)
+            thread = _at_rest(pid, tid)
         except OSError:
             return None  # it has just ended: something moves
         if thread.state not in "ST" and not patient:
             return None
         found.append(thread)
     return tuple(found)
+
+
+def _at_rest(pid: int, tid: int) -> Thread:
+    """The thread; one that ticks gets a moment to fall asleep again.
+
+    On a busy machine a ticker often waits for a core just when it is looked at, and a look that gives up for that would
+    take many tries. The threads that do not tick are compared by their run counts, whenever each of them is read.
+    """
+    for _ in range(_TICKER_TRIES):
+        thread = _thread(pid, tid)
+        if thread.state in "ST" or not ticks(thread.name):
+            break
+        pause(_TICKER_PAUSE)
+    return thread
 
 
 def _thread(pid: int, tid: int) -> Thread:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import os
@@ -13,18 +14,18 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 
 from harness import plan as plans
-from harness.clock import now
+from harness.clock import SECOND, now, pause
 from harness.interpreter import python
 from harness.seam.region import MAX_PROCESSES
 from harness.zygote import child, pages, wire
 
-_REAP_SECONDS = 5.0
+_REAP_SECONDS = 5
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Child:
@@ -215,6 +216,24 @@ class Zygote:
         os.close(dead.pidfd)
         del run.children[dead.pidfd]
 
+    def _end_strays(self, run: Run) -> list[str]:
+        """Ends what a process of the run had started on its own: as an orphan it has become this process's child."""
+        known = {child.pid for each in self._runs.values() for child in each.children.values()}
+        found = []
+        for pid in _children():
+            if pid in known:
+                continue
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    continue  # it had ended and only waited to be reaped
+                if not os.readlink(f"/proc/{pid}/fd/1").startswith(f"{run.folder}/"):
+                    continue
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                found.append(f"process {name}")
+        return found
+
     def _finish(self, run: Run) -> tuple[list[str], list[str]]:
         """Ends a run; returns the roles that had to be killed and the names that were left in the folder."""
         self._announce_all(run)
@@ -222,14 +241,14 @@ class Zygote:
         for left in run.children.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(left.pidfd, signal.SIGKILL)
-        limit = time.monotonic() + _REAP_SECONDS
-        while run.children and time.monotonic() < limit:
+        limit = now() + _REAP_SECONDS * SECOND
+        while run.children and now() < limit:
             for left in list(run.children.values()):
                 if _has_ended(left.pidfd):
                     self._bury(run, left)
             if run.children:
-                time.sleep(0.001)
-        residue = [] if killed else _left_in(run.folder)
+                pause(0.001)
+        residue = [*self._end_strays(run), *([] if killed else _left_in(run.folder))]
         shutil.rmtree(run.folder, ignore_errors=True)
         for launcher in run.launchers:
             self._selector.unregister(launcher)
@@ -238,6 +257,11 @@ class Zygote:
         os.close(run.signals)
         del self._runs[run.lane]
         return killed, residue
+
+
+def _children() -> list[int]:
+    """Every process whose parent is this one, orphans of orphans included."""
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
 def _has_ended(pidfd: int) -> bool:
@@ -276,6 +300,7 @@ def _close_others(keep: set[int]) -> None:
 def main(control_fd: int, base: str) -> None:
     """Imports everything that a child will need, checks that this process is fit to fork, says so, and serves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     lock = os.open(Path(base) / "lock", os.O_RDWR | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_SH)
     control = socket.socket(fileno=control_fd)

@@ -64,7 +64,7 @@ def wedge_of(plan: Plan, fingerprint: str = "w1") -> Verdict:
             event="relay.send[step]#1",
             waits=(
                 Edge("dp0.rank1", "relay.recv", "frame 1 on relay", 310.0, (), "nothing left can send it"),
-                Edge("dp0.rank0", "tp.broadcast", "in tp.broadcast #1", 310.0, ("dp0.rank1",)),
+                Edge("dp0.rank0", "tp.broadcast", "tp.broadcast #1", 310.0, ("dp0.rank1",)),
             ),
             owed=("request r0 to client",),
         ),

@@ -64,7 +64,7 @@ def test_a_few_hundred_plans_hold_every_kind_size_and_instant() -> None:
     assert {plan.topology.tp for plan in drawn} == {1, 2, 3, 4}
     places = {str(fault.at) for plan in drawn for fault in plan.faults if isinstance(fault, AT_INSTANT)}
     wanted = {str(at) for at in sites.instants(2, "handshake", 1)}
-    assert len(wanted & places) >= 0.9 * len(wanted)
+    assert len(wanted & places) >= 0.8 * len(wanted)
     pure = [plan for plan in drawn if len(plan.faults) > 1 and len({kind_of(fault) for fault in plan.faults}) == 1]
     assert pure
 

@@ -23,6 +23,7 @@ from harness.judge import judge
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
 from harness.verdict import Verdict
 from harness.world.real import RealWorld, WorldError
+from tests.harness.copies import STRAY
 
 FIRST_STEP_SENT = Instant.parse("dp0.rank0:relay.send[step]#1:after")
 LATE_JOIN = Hold(link="relay", frame="join", victim="dp0.rank1", until=FIRST_STEP_SENT, or_after=0.9)
@@ -150,6 +151,14 @@ def test_the_client_program_killed_leaves_no_rank_behind(world: RealWorld) -> No
         "dp0.rank0": 13,
         "dp0.rank1": 13,
     }
+
+
+def test_a_process_that_a_rank_started_on_its_own_is_found_and_ended(world: RealWorld) -> None:
+    options = EngineOptions(relay=STRAY, plugins=("tests.harness.copies",))
+    history, verdict = run(world, plan(engine=options))
+    assert history.residue == ("process sleep",)
+    assert [finding.sentence for finding in verdict.findings] == ["the run left process sleep behind"]
+    assert all("sleep" not in name for name in mine())
 
 
 def test_spawned_processes_tell_the_same_story_as_forked_ones(world: RealWorld) -> None:
