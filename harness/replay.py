@@ -57,32 +57,18 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     versions: dict[str, str] = {}
 
 
+_SHARED = tuple(name for name in Replay.__struct_fields__ if name != "plan")
+
+
 def of(trial: Trial) -> Replay:
     """The replay of a trial."""
-    verdict = trial.verdict
-    return Replay(
-        plan=trial.plan,
-        verdict=verdict.verdict,
-        grade=verdict.grade,
-        fingerprint=verdict.fingerprint,
-        seed=verdict.seed,
-        scenario=verdict.scenario,
-        versions=verdict.versions,
-    )
+    return Replay(plan=trial.plan, **{name: getattr(trial.verdict, name) for name in _SHARED})
 
 
 def dump(replay: Replay) -> bytes:
     """The file's content: indented JSON, for people to read and to edit."""
-    file = _File(
-        format=FORMAT,
-        plan=plans.to_builtins(replay.plan),
-        verdict=replay.verdict,
-        grade=replay.grade,
-        fingerprint=replay.fingerprint,
-        seed=replay.seed,
-        scenario=replay.scenario,
-        versions=replay.versions,
-    )
+    shared: dict[str, Any] = {name: getattr(replay, name) for name in _SHARED}
+    file = _File(format=FORMAT, plan=plans.to_builtins(replay.plan), **shared)
     return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
 
 
@@ -98,15 +84,7 @@ def parse(data: bytes, name: str = "this") -> Replay:
         raise ReplayError(f"{name} is not a replay file: {complaint}{error}") from None
     except PlanError as error:
         raise ReplayError(f"{name}: plan: {error}") from None
-    return Replay(
-        plan=plan,
-        verdict=file.verdict,
-        grade=file.grade,
-        fingerprint=file.fingerprint,
-        seed=file.seed,
-        scenario=file.scenario,
-        versions=file.versions,
-    )
+    return Replay(plan=plan, **{name: getattr(file, name) for name in _SHARED})
 
 
 def load(path: Path) -> Replay:
