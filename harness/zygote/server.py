@@ -317,5 +317,5 @@ def main(control_fd: int, base: str) -> None:
     gc.collect()
     gc.freeze()
     pages.collapse()
-    wire.send(control, wire.Pong())
+    _say(control, wire.Pong())  # a harness that has died meanwhile is noticed by the loop, which cleans up
     Zygote(control, Path(base), lock).serve()

@@ -23,6 +23,7 @@ from harness.judge import judge
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
 from harness.verdict import Verdict
 from harness.world.real import RealWorld, WorldError
+from tests.harness.census import left_of
 from tests.harness.copies import STRAY
 
 FIRST_STEP_SENT = Instant.parse("dp0.rank0:relay.send[step]#1:after")
@@ -235,12 +236,25 @@ def test_sigkill_of_the_harness_leaves_nothing(abandoned: subprocess.Popen[str],
     assert family
     assert folders
     os.kill(abandoned.pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert alive == []
+    assert left_of(family, 10) == []
     limit = time.monotonic() + 10
     while any(path.exists() for path in folders) and time.monotonic() < limit:
         time.sleep(0.01)
     assert [path for path in folders if path.exists()] == []
+
+
+def test_sigkill_of_the_harness_before_its_zygote_is_ready_leaves_nothing() -> None:
+    command = python("runpy")
+    code = "from harness.world.real import RealWorld; w = RealWorld(); print(w._base, flush=True); input()"
+    command[-1] = command[-1].split("runpy.run_module")[0] + code
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert family
+    assert left_of(family, 30) == []
+    assert not folder.exists()
 
 
 def _owned(folder: Path, family: list[psutil.Process]) -> bool:
