@@ -49,10 +49,9 @@ def tick_of(thread: Thread, horizon: int, looked: int) -> int | None:
     return None
 
 
-def gap_needed(look: DoubleLook | Snapshot, horizon: int, looked: int) -> int:
+def gap_needed(process: Snapshot, horizon: int, looked: int) -> int:
     """The least time between two looks (nanoseconds) so that every ticker of these threads had time to tick."""
-    threads = look.threads if isinstance(look, Snapshot) else [t for p in look.a.processes for t in p.threads]
-    ticks = [tick for thread in threads if (tick := tick_of(thread, horizon, looked)) is not None]
+    ticks = [tick for thread in process.threads if (tick := tick_of(thread, horizon, looked)) is not None]
     return max(ticks) + TICK_MARGIN if ticks else 0
 
 

@@ -67,20 +67,20 @@ _FUTEX_WAIT_BITSET, _FUTEX_REALTIME = 9, 256
 _TWO_WORDS = struct.Struct("<qq")
 
 
-def look(processes: Mapping[str, int], regions: Mapping[str, Region], patient: bool = False) -> Look | None:
-    """Looks at the processes (role to pid). None as soon as one thread is awake, unless ``patient``."""
+def look(processes: Mapping[str, int], regions: Mapping[str, Region]) -> Look | None:
+    """Looks at the processes (role to pid). None as soon as one thread is awake."""
     began = now()
     snapshots = []
     for role, pid in processes.items():
         region = regions[role]
-        threads = _threads(pid, patient)
+        threads = _threads(pid)
         if threads is None:
             return None
         snapshots.append(Snapshot(role, pid, threads, region.waits(), _tasks(region)))
     return Look(began, now(), tuple(snapshots))
 
 
-def _threads(pid: int, patient: bool) -> tuple[Thread, ...] | None:
+def _threads(pid: int) -> tuple[Thread, ...] | None:
     found = []
     try:
         names = os.listdir(f"/proc/{pid}/task")
@@ -91,7 +91,7 @@ def _threads(pid: int, patient: bool) -> tuple[Thread, ...] | None:
             thread = _at_rest(pid, tid)
         except OSError:
             return None  # it has just ended: something moves
-        if thread.state not in "ST" and not patient:
+        if thread.state not in "ST":
             return None
         found.append(thread)
     return tuple(found)
