@@ -13,7 +13,7 @@ from engine.clock import now
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineError
 from engine.llm import AsyncLLM
-from engine.messages import FinishReason
+from engine.messages import FinishReason, SamplingParams
 from engine.model import tokenizer
 from engine.scheduler import request_problem
 
@@ -105,7 +105,7 @@ async def _stream(
     reason = FinishReason.ERROR
     text = tokenizer.Detokenizer()
     async with llm:
-        async for output in llm.generate(prompt_ids, max_tokens):
+        async for output in llm.generate(prompt_ids, SamplingParams(max_tokens)):
             if output.finish_reason is FinishReason.ERROR:
                 raise BadRequest(output.error or "the request was refused")
             token_ids += output.token_ids

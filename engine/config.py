@@ -50,7 +50,9 @@ class EngineConfig(msgspec.Struct, frozen=True):
     """Everything that says what engine to run.
 
     `socket_dir` None means a fresh private directory per engine, removed at its end. `relay_high_water` is the number
-    of frames a relay socket may queue. Raises :class:`ConfigError` naming the field.
+    of frames a relay socket may queue. `max_num_seqs` requests run at once and `max_waiting` more may wait; one step
+    computes at most `max_batched_tokens` tokens; keys and values live in `num_pages` pages of `page_size` tokens.
+    Every `digest_interval` steps the ranks compare what they did. Raises :class:`ConfigError` naming the field.
     """
 
     model: str = "tiny"
@@ -59,6 +61,11 @@ class EngineConfig(msgspec.Struct, frozen=True):
     timeouts: Timeouts = PROFILES["default"]
     socket_dir: str | None = None
     max_num_seqs: int = 16
+    max_waiting: int = 1024
+    max_batched_tokens: int = 256
+    page_size: int = 16
+    num_pages: int = 512
+    digest_interval: int = 16
     relay_high_water: int = 1000
     log_level: str = "WARNING"
 
@@ -73,8 +80,8 @@ class EngineConfig(msgspec.Struct, frozen=True):
             raise ConfigError("relay", self.relay, f"one of {', '.join(relay.names())}")
         if self.timeouts.step is None and not self.unbounded:
             raise ConfigError("timeouts.step", None, f"a positive number of seconds (relay {self.relay} is bounded)")
-        _require_int("max_num_seqs", self.max_num_seqs, 1)
-        _require_int("relay_high_water", self.relay_high_water, 1)
+        for field in _COUNTS:
+            _require_int(field, getattr(self, field), 1)
         if self.log_level not in LOG_LEVELS:
             raise ConfigError("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
         if self.socket_dir is not None and not self.socket_dir:
@@ -93,6 +100,17 @@ class EngineConfig(msgspec.Struct, frozen=True):
     def step_limit(self) -> float | None:
         """Seconds for one iteration; None with an unbounded relay, whatever `timeouts.step` says."""
         return None if self.unbounded else self.timeouts.step
+
+
+_COUNTS = (
+    "max_num_seqs",
+    "max_waiting",
+    "max_batched_tokens",
+    "page_size",
+    "num_pages",
+    "digest_interval",
+    "relay_high_water",
+)
 
 
 class Launch(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from engine.client.aio import AsyncMPClient
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError, EngineGenerateError
 from engine.launch import ProcessFactory
-from engine.messages import Request, RequestOutput
+from engine.messages import PromptEmbeds, Request, RequestOutput, SamplingParams
 
 Stream = asyncio.Queue[RequestOutput | EngineDeadError]
 
@@ -35,10 +35,9 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt_ids: Sequence[int],
-        max_tokens: int,
+        prompt: Sequence[int] | PromptEmbeds,
+        params: SamplingParams | None = None,
         request_id: str | None = None,
-        stop_token_ids: Sequence[int] = (),
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what each step brings for this prompt; the last output carries a finish reason.
 
@@ -54,7 +53,7 @@ class AsyncLLM:
         finished = False
         try:
             self._ensure_task()
-            await self.client.add_request_async(Request(name, list(prompt_ids), max_tokens, list(stop_token_ids)))
+            await self.client.add_request_async(_request(name, prompt, params or SamplingParams()))
             while not finished:
                 output = await stream.get()
                 if isinstance(output, EngineDeadError):
@@ -94,6 +93,12 @@ class AsyncLLM:
         if self._task is None:
             coroutine = _distribute(self.client, self._streams)
             self._task = asyncio.get_running_loop().create_task(coroutine, name="engine-outputs")
+
+
+def _request(name: str, prompt: Sequence[int] | PromptEmbeds, params: SamplingParams) -> Request:
+    if isinstance(prompt, PromptEmbeds):
+        return Request(name, [], params, prompt)
+    return Request(name, list(prompt), params)
 
 
 async def _distribute(client: AsyncMPClient, streams: dict[str, Stream]) -> None:

@@ -56,13 +56,50 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+class ErrorKind(enum.StrEnum):
+    """Why a request was refused."""
+
+    INVALID = "invalid"
+    """The request itself: it would be refused again."""
+    BUSY = "busy"
+    """Back-pressure: the engine has as many requests waiting as it may; later it can be accepted."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
+    """How tokens are chosen, and when to stop.
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 leave all tokens in. `seed` None: one is derived from the run's
+    epoch and the message's number. `stop_token_ids` end the request with reason `stop`, the stop token included.
+    `logprobs` is how many of the likeliest tokens are told with each sampled one; None tells nothing at all.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_token_ids: list[int] = []
+    logprobs: int | None = None
+
+
+class PromptEmbeds(msgspec.Struct, frozen=True, array_like=True):
+    """A prompt as embeddings instead of tokens: `rows` rows of the model's hidden size, `dtype` as torch names it.
+
+    `data` is the row-major little-endian content.
+    """
+
+    rows: int
+    dtype: str
+    data: bytes
+
+
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One generation request: token ids in, at most `max_tokens` greedy tokens out."""
+    """One generation request: a prompt (token ids, or `embeds` and no ids) and how to continue it."""
 
     request_id: str
     prompt_ids: list[int]
-    max_tokens: int
-    stop_token_ids: list[int] = []
+    params: SamplingParams = SamplingParams()
+    embeds: PromptEmbeds | None = None
 
 
 class Add(msgspec.Struct, frozen=True, array_like=True):
@@ -86,13 +123,29 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     engine_index: int
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithms of probabilities at one position, before temperature, top-k and top-p.
+
+    `logprob` is the sampled token's; `top` holds the likeliest (token id, log-probability) pairs, the likeliest first.
+    """
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True):
-    """What one step did for one request. `finish_reason` is None while it goes on; `error` explains reason `error`."""
+    """What one step did for one request.
+
+    `finish_reason` is None while it goes on; `error` and `error_kind` explain reason `error`. `logprobs` has one entry
+    for each of `token_ids` if they were asked for.
+    """
 
     request_id: str
     token_ids: list[int]
     finish_reason: FinishReason | None = None
     error: str | None = None
+    error_kind: ErrorKind | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, array_like=True):

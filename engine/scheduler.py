@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine.messages import FinishReason, Request, RequestOutput
+from engine.messages import ErrorKind, FinishReason, Request, RequestOutput
 from engine.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Sequence:
     @property
     def capacity(self) -> int:
         """The most tokens that can ever be in this request's cache."""
-        return len(self.request.prompt_ids) + self.request.max_tokens
+        return len(self.request.prompt_ids) + self.request.params.max_tokens
 
 
 class Scheduler:
@@ -50,8 +50,8 @@ class Scheduler:
         """Admit a request, or return the output that says why not."""
         problem = self._problem(request)
         if problem is not None:
-            return RequestOutput(request.request_id, [], FinishReason.ERROR, problem)
-        stop_tokens = frozenset(request.stop_token_ids)
+            return RequestOutput(request.request_id, [], FinishReason.ERROR, problem, ErrorKind.INVALID)
+        stop_tokens = frozenset(request.params.stop_token_ids)
         self._waiting.append(Sequence(request, list(request.prompt_ids), stop_tokens=stop_tokens))
         return None
 
@@ -76,7 +76,7 @@ class Scheduler:
         reason = None
         if token in sequence.stop_tokens:
             reason = FinishReason.STOP
-        elif sequence.produced >= sequence.request.max_tokens:
+        elif sequence.produced >= sequence.request.params.max_tokens:
             reason = FinishReason.LENGTH
         if reason is not None:
             self._drop(sequence)
@@ -92,7 +92,7 @@ class Scheduler:
     def _problem(self, request: Request) -> str | None:
         if any(seq.request.request_id == request.request_id for seq in (*self._running, *self._waiting)):
             return f"request id {request.request_id!r} is already under way"
-        return request_problem(self._model, request.prompt_ids, request.max_tokens)
+        return request_problem(self._model, request.prompt_ids, request.params.max_tokens)
 
 
 def request_problem(model: ModelConfig, prompt_ids: list[int], max_tokens: int) -> str | None:

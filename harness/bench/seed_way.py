@@ -11,6 +11,7 @@ import sys
 
 from engine.config import PROFILES, EngineConfig
 from engine.llm import AsyncLLM
+from engine.messages import SamplingParams
 
 PROMPT = (1, 2, 3)
 MAX_TOKENS = 4
@@ -19,7 +20,7 @@ MAX_TOKENS = 4
 async def _ask(llm: AsyncLLM) -> int:
     tokens = 0
     async with llm:
-        async for output in llm.generate(list(PROMPT), MAX_TOKENS):
+        async for output in llm.generate(list(PROMPT), SamplingParams(MAX_TOKENS)):
             tokens += len(output.token_ids)
     return tokens
 

@@ -15,6 +15,7 @@ import msgspec
 from engine.errors import EngineDeadError
 from engine.launch import ProcessFactory
 from engine.llm import AsyncLLM
+from engine.messages import SamplingParams
 from harness import plan as plans
 from harness.plan import Plan
 from harness.seam.site import Seam, active
@@ -57,7 +58,7 @@ async def _ask(seam: Seam, plan: Plan, llm: AsyncLLM, index: int) -> None:
     seam.mark("request.sent", number=index, text=f"r{index}")
     reason = "none"
     try:
-        async for output in llm.generate(list(request.prompt), request.max_tokens, request_id=f"r{index}"):
+        async for output in llm.generate(list(request.prompt), SamplingParams(request.max_tokens), f"r{index}"):
             for token in output.token_ids:
                 seam.mark("request.token", number=index, value=token, text=f"r{index}")
                 seam.recorder.progress()
@@ -79,7 +80,7 @@ async def _check_latch(seam: Seam, llm: AsyncLLM) -> None:
         for attempt in range(4):
             try:
                 if attempt % 2:
-                    async for _ in llm.generate([1], 1, request_id=f"after-death-{attempt}"):
+                    async for _ in llm.generate([1], SamplingParams(1), f"after-death-{attempt}"):
                         pass
                 else:
                     llm.check_health()

@@ -22,7 +22,7 @@ from engine.client.aio import AsyncMPClient
 from engine.errors import EngineDeadError, EngineGenerateError, ExitCode, StartupError
 from engine.launch import Process
 from engine.llm import AsyncLLM
-from engine.messages import FinishReason, Outputs, Request
+from engine.messages import FinishReason, Outputs, Request, SamplingParams
 from engine.model import llama, reference
 from engine.parallel.group import TensorGroup
 from tests.engine.forks import ForkFactory, config_for, replace
@@ -48,8 +48,8 @@ def test_a_client_built_outside_of_a_loop_starts_its_receiver_with_the_first_cal
 
     async def run() -> None:
         assert [task for task in asyncio.all_tasks() if task.get_name() == "engine-receiver"] == []
-        assert await answer(client, Request("a", [5], 3)) == reference.greedy("tiny", [5], 3)
-        assert await answer(client, Request("b", [6], 3)) == reference.greedy("tiny", [6], 3)
+        assert await answer(client, Request("a", [5], SamplingParams(3))) == reference.greedy("tiny", [5], 3)
+        assert await answer(client, Request("b", [6], SamplingParams(3))) == reference.greedy("tiny", [6], 3)
         assert len([task for task in asyncio.all_tasks() if task.get_name() == "engine-receiver"]) == 1
 
     asyncio.run(run())
@@ -75,7 +75,7 @@ def test_death_before_any_loop_is_told_by_the_first_read(factory: ForkFactory) -
 def test_a_forgotten_client_is_collected_with_everything_it_held(factory: ForkFactory) -> None:
     async def run() -> None:
         client = AsyncMPClient(config_for(2), factory)
-        await answer(client, Request("a", [5], 2))
+        await answer(client, Request("a", [5], SamplingParams(2)))
         directory, ghost = client.endpoints.directory, weakref.ref(client)
         del client
         gc.collect()
@@ -95,7 +95,7 @@ def test_an_orderly_shutdown_leaves_nothing_and_can_be_repeated(size: int, facto
 
     async def run() -> None:
         client = AsyncMPClient(config_for(size), factory)
-        await client.add_request_async(Request("a", [1], 300))
+        await client.add_request_async(Request("a", [1], SamplingParams(300)))
         await client.get_output_async()
         client.shutdown()
         assert factory.exits() == [ExitCode.STOPPED] * size
@@ -104,7 +104,7 @@ def test_an_orderly_shutdown_leaves_nothing_and_can_be_repeated(size: int, facto
             await read_all(client)  # outputs that had arrived come first
         client.shutdown()
         with pytest.raises(EngineDeadError, match="shut down"):
-            await client.add_request_async(Request("b", [1], 1))
+            await client.add_request_async(Request("b", [1], SamplingParams(1)))
 
     asyncio.run(run())
     gc.collect()
@@ -125,7 +125,7 @@ def test_shutdown_from_two_other_threads_while_the_loop_runs(factory: ForkFactor
 
 def test_shutdown_after_the_loop_is_closed(factory: ForkFactory) -> None:
     client = AsyncMPClient(config_for(2), factory)
-    asyncio.run(answer(client, Request("a", [1], 1)))
+    asyncio.run(answer(client, Request("a", [1], SamplingParams(1))))
     client.shutdown()
     assert not os.path.exists(client.endpoints.directory)
     assert factory.living() == []
@@ -195,20 +195,20 @@ def test_a_factory_that_cannot_start_a_rank_is_a_failed_start(factory: ForkFacto
 def test_aborts_end_a_request_and_free_its_place(factory: ForkFactory) -> None:
     async def run() -> None:
         async with AsyncLLM(config_for(2, max_num_seqs=1), factory) as llm:
-            first = llm.generate([1, 2, 3], 400, request_id="long")
+            first = llm.generate([1, 2, 3], SamplingParams(400), request_id="long")
             await anext(first)
             await llm.abort("long")
             reasons = [output.finish_reason async for output in first]
             assert reasons[-1] == FinishReason.ABORT
             # Leaving an iteration early aborts as well; the one place is free for the next request.
-            second = llm.generate([4], 400)
+            second = llm.generate([4], SamplingParams(400))
             await anext(second)
             await second.aclose()
-            cancelled = asyncio.create_task(anext(llm.generate([4], 400)))
+            cancelled = asyncio.create_task(anext(llm.generate([4], SamplingParams(400))))
             await asyncio.sleep(0)
             cancelled.cancel()
             await llm.client.abort_requests_async(["nobody", "long", "long"])
-            tokens = [t async for output in llm.generate([1], 3) for t in output.token_ids]
+            tokens = [t async for output in llm.generate([1], SamplingParams(3)) for t in output.token_ids]
             assert tokens == reference.greedy("tiny", [1], 3)
 
     asyncio.run(asyncio.wait_for(run(), 10))
@@ -219,13 +219,13 @@ def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> N
         async with AsyncLLM(config_for(1), factory) as llm:
             for bad in ([2**70], ["x"], [1.5]):
                 with pytest.raises(EngineGenerateError, match="cannot be sent"):
-                    await anext(llm.generate(bad, 3))  # type: ignore[arg-type]
-            stream = llm.generate([1], 30, request_id="same")
+                    await anext(llm.generate(bad, SamplingParams(3)))  # type: ignore[arg-type]
+            stream = llm.generate([1], SamplingParams(30), request_id="same")
             await anext(stream)
             with pytest.raises(EngineGenerateError, match="already under way"):
-                await anext(llm.generate([1], 3, request_id="same"))
+                await anext(llm.generate([1], SamplingParams(3), request_id="same"))
             await stream.aclose()
-            tokens = [t async for output in llm.generate([1], 3) for t in output.token_ids]
+            tokens = [t async for output in llm.generate([1], SamplingParams(3)) for t in output.token_ids]
             assert tokens == reference.greedy("tiny", [1], 3)
 
     asyncio.run(run())
@@ -234,7 +234,7 @@ def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> N
 def test_an_idle_client_arms_no_timer_and_a_waiting_reader_none_either(factory: ForkFactory) -> None:
     async def run() -> None:
         client = AsyncMPClient(config_for(2), factory)
-        await answer(client, Request("a", [1], 2))
+        await answer(client, Request("a", [1], SamplingParams(2)))
         reader = asyncio.create_task(client.get_output_async())
         await asyncio.sleep(0.05)
         timers = [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
@@ -248,7 +248,7 @@ def test_an_idle_client_arms_no_timer_and_a_waiting_reader_none_either(factory: 
 LAUNCHER = """
 import asyncio
 from engine.client.aio import AsyncMPClient
-from engine.messages import Request
+from engine.messages import Request, SamplingParams
 from tests.engine.forks import ForkFactory, config_for
 
 async def main():
@@ -256,7 +256,7 @@ async def main():
     for size, relay, busy in ((3, "handshake", False), (2, "handshake", True), (2, "unsynchronised", False)):
         client = AsyncMPClient(config_for(size, relay=relay), ForkFactory())
         if busy:
-            await client.add_request_async(Request("a", [1], 500))
+            await client.add_request_async(Request("a", [1], SamplingParams(500)))
             await client.get_output_async()
         print(client.endpoints.directory, *client.pids.values(), flush=True)
         clients.append(client)

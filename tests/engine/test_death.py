@@ -17,7 +17,7 @@ from engine.client.aio import AsyncMPClient
 from engine.core import EngineCore
 from engine.errors import EngineDeadError, ExitCode
 from engine.llm import AsyncLLM
-from engine.messages import ENGINE_CORE_DEAD, Outputs, Request, RequestOutput
+from engine.messages import ENGINE_CORE_DEAD, Outputs, Request, RequestOutput, SamplingParams
 from engine.model import reference
 from engine.ports import Ports
 from tests.engine.forks import ForkFactory, config_for, replace
@@ -53,7 +53,7 @@ async def gone(factory: ForkFactory, within: float = 3.0) -> list[int | None]:
 async def every_later_call_says_the_same(client: AsyncMPClient, error: EngineDeadError) -> None:
     for _ in range(3):
         assert await dies(client.get_output_async()) is error
-        assert await dies(client.add_request_async(Request("late", [1], 1))) is error
+        assert await dies(client.add_request_async(Request("late", [1], SamplingParams(1)))) is error
         with pytest.raises(EngineDeadError) as caught:
             client.check_health()
         assert caught.value is error
@@ -66,7 +66,7 @@ def test_a_killed_rank_is_named_to_all_and_for_ever(size: int, victim: int, mome
     async def run() -> None:
         client = AsyncMPClient(config_for(size), factory)
         if moment == "streaming":
-            await client.add_request_async(Request("a", [1, 2], 400))
+            await client.add_request_async(Request("a", [1, 2], SamplingParams(400)))
             for _ in range(3):
                 await client.get_output_async()
         reading = [asyncio.create_task(drain(client)) for _ in range(2)]
@@ -89,7 +89,7 @@ def test_a_killed_rank_is_named_to_all_and_for_ever(size: int, victim: int, mome
 def test_every_stream_gets_the_error_and_so_does_every_later_one(factory: ForkFactory) -> None:
     async def run() -> None:
         llm = AsyncLLM(config_for(2), factory)
-        streams = [llm.generate([1, 2, 3], 400) for _ in range(3)]
+        streams = [llm.generate([1, 2, 3], SamplingParams(400)) for _ in range(3)]
         for stream in streams:
             await anext(stream)
         os.kill(factory.processes["dp0.rank1"].pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_every_stream_gets_the_error_and_so_does_every_later_one(factory: ForkFa
 
         errors = await asyncio.gather(*(dies(consume(stream)) for stream in streams))
         assert {error.culprit for error in errors} == {"dp0.rank1"}
-        assert await dies(anext(llm.generate([1], 1))) is errors[0]
+        assert await dies(anext(llm.generate([1], SamplingParams(1)))) is errors[0]
         with pytest.raises(EngineDeadError):
             llm.check_health()
         llm.shutdown()
@@ -132,7 +132,7 @@ def test_a_rank_that_raises_is_the_cause_and_outputs_before_it_arrive(victim: st
     async def run() -> None:
         client = AsyncMPClient(config_for(2), factory)
         await asyncio.sleep(0.01)  # the receiver is at its wait
-        await client.add_request_async(Request("a", [1, 2], 50))
+        await client.add_request_async(Request("a", [1, 2], SamplingParams(50)))
         time.sleep(0.6)  # the loop itself stands still: outputs and death are found together, outputs come first
         tokens: list[int] = []
         error = await drain(client, tokens)
@@ -163,7 +163,7 @@ def test_a_dying_rank_0_sends_one_dead_frame_behind_its_outputs(tmp_path: object
 
     async def run() -> None:
         client = AsyncMPClient(config_for(1), ForkFactory(before))
-        await client.add_request_async(Request("a", [1, 2], 50))
+        await client.add_request_async(Request("a", [1, 2], SamplingParams(50)))
         await drain(client)
         client.shutdown()
 
@@ -222,7 +222,7 @@ def test_a_pause_shorter_than_the_step_deadline_is_no_death(factory: ForkFactory
     async def run() -> list[int]:
         tokens: list[int] = []
         async with AsyncLLM(config_for(2), factory) as llm:
-            async for output in llm.generate([1, 2], 12):
+            async for output in llm.generate([1, 2], SamplingParams(12)):
                 tokens += output.token_ids
                 if len(tokens) in (3, 6):
                     process = factory.processes[f"dp0.rank{len(tokens) // 6}"]
@@ -234,7 +234,7 @@ def test_a_pause_shorter_than_the_step_deadline_is_no_death(factory: ForkFactory
             await asyncio.sleep(1.3)
             for process in factory.processes.values():
                 process.send_signal(signal.SIGCONT)
-            async for output in llm.generate([1, 2], 2):
+            async for output in llm.generate([1, 2], SamplingParams(2)):
                 tokens += output.token_ids
         return tokens
 
@@ -245,7 +245,7 @@ def test_a_pause_shorter_than_the_step_deadline_is_no_death(factory: ForkFactory
 def test_a_rank_stopped_for_good_is_accused_at_the_step_deadline(size: int, factory: ForkFactory) -> None:
     async def run() -> None:
         client = AsyncMPClient(config_for(size), factory)
-        await client.add_request_async(Request("a", [1, 2], 400))
+        await client.add_request_async(Request("a", [1, 2], SamplingParams(400)))
         await client.get_output_async()
         factory.processes["dp0.rank1"].send_signal(signal.SIGSTOP)
         error = await drain(client)
@@ -274,9 +274,9 @@ def test_a_lost_request_message_is_an_error_at_the_next_one() -> None:
     async def run() -> None:
         client = AsyncMPClient(config_for(1), factory)
         with contextlib.suppress(EngineDeadError):
-            await client.add_request_async(Request("a", [1], 2))
+            await client.add_request_async(Request("a", [1], SamplingParams(2)))
             await asyncio.sleep(0.05)
-            await client.add_request_async(Request("b", [1], 2))
+            await client.add_request_async(Request("b", [1], SamplingParams(2)))
         error = await drain(client)
         assert "input message 2 after 0, expected 1" in error.cause
         client.shutdown()

@@ -16,6 +16,7 @@ from engine import relay
 from engine.client.aio import AsyncMPClient
 from engine.errors import EngineDeadError, ExitCode, StartupError
 from engine.llm import AsyncLLM
+from engine.messages import SamplingParams
 from engine.model import reference
 from engine.relay import frames
 from engine.relay.frames import FrameKind
@@ -67,7 +68,7 @@ def die() -> bool:
 
 async def first_tokens(client_factory: ForkFactory, size: int) -> list[int]:
     async with AsyncLLM(config_for(size), client_factory) as llm:
-        return [token async for output in llm.generate([1, 2, 3], 4) for token in output.token_ids]
+        return [token async for output in llm.generate([1, 2, 3], SamplingParams(4)) for token in output.token_ids]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_a_lost_step_frame_is_an_error_that_names_a_step_and_not_a_wedge() -> No
     async def run() -> EngineDeadError:
         llm = AsyncLLM(config_for(2), factory)
         with pytest.raises(EngineDeadError) as caught:
-            async for _ in llm.generate([1, 2, 3], 4):
+            async for _ in llm.generate([1, 2, 3], SamplingParams(4)):
                 pass
         await asyncio.to_thread(llm.shutdown)
         return caught.value
@@ -209,10 +210,10 @@ def test_each_iteration_is_exactly_one_step_frame_and_an_idle_engine_sends_none(
 
     async def run() -> None:
         async with AsyncLLM(config_for(2), ForkFactory(before)) as llm:
-            async for _ in llm.generate([1], 3):
+            async for _ in llm.generate([1], SamplingParams(3)):
                 pass
             await asyncio.sleep(0.2)
-            async for _ in llm.generate([1], 2):
+            async for _ in llm.generate([1], SamplingParams(2)):
                 pass
 
     asyncio.run(run())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
 import torch
 
 from engine.llm import AsyncLLM
-from engine.messages import FinishReason, RequestOutput
+from engine.messages import FinishReason, RequestOutput, SamplingParams
 from engine.model import reference, weights
 from engine.model.config import TINY
 from tests.engine.forks import ForkFactory, config_for
@@ -22,8 +23,8 @@ def expected(name: str, count: int) -> list[int]:
     return reference.greedy("tiny", PROMPTS[name], count)
 
 
-async def collect(llm: AsyncLLM, prompt: list[int], count: int, **options: object) -> list[RequestOutput]:
-    return [output async for output in llm.generate(prompt, count, **options)]  # type: ignore[arg-type]
+async def collect(llm: AsyncLLM, prompt: list[int], count: int, stop: Sequence[int] = ()) -> list[RequestOutput]:
+    return [output async for output in llm.generate(prompt, SamplingParams(count, stop_token_ids=list(stop)))]
 
 
 def tokens(outputs: list[RequestOutput]) -> list[int]:
@@ -56,7 +57,7 @@ def test_a_stop_token_ends_a_request_and_is_told(factory: ForkFactory) -> None:
 
     async def run() -> None:
         async with AsyncLLM(config_for(1), factory) as llm:
-            outputs = await collect(llm, PROMPTS["word"], 12, stop_token_ids=[stop])
+            outputs = await collect(llm, PROMPTS["word"], 12, [stop])
         assert outputs[-1].finish_reason == FinishReason.STOP
         assert tokens(outputs) == expected("word", 12)[: expected("word", 12).index(stop) + 1]
 

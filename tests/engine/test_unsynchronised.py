@@ -12,7 +12,7 @@ import zmq
 
 from engine.client.aio import AsyncMPClient
 from engine.errors import EngineDeadError, ExitCode
-from engine.messages import Request
+from engine.messages import Request, SamplingParams
 from engine.relay.unsynchronised import UnsynchronisedRelay
 from tests.engine.forks import ForkFactory, config_for, replace
 
@@ -30,7 +30,7 @@ def deaf(role: str) -> None:
 async def wedged(factory: ForkFactory) -> tuple[AsyncMPClient, asyncio.Task[object]]:
     """An engine that has lost its first request, well after its step deadline if it had one."""
     client = AsyncMPClient(config_for(2, relay="unsynchronised"), factory)
-    await client.add_request_async(Request("a", [1, 2], 4))
+    await client.add_request_async(Request("a", [1, 2], SamplingParams(4)))
     reader: asyncio.Task[object] = asyncio.create_task(client.get_output_async())
     await asyncio.sleep(1.3)
     assert not reader.done()
@@ -88,7 +88,7 @@ def test_requests_are_published_raw_without_an_envelope(tmp_path: object) -> Non
     async def run() -> None:
         client = AsyncMPClient(config_for(2, relay="unsynchronised"), ForkFactory(before))
         await asyncio.sleep(0.3)  # no handshake: give the subscription time
-        await client.add_request_async(Request("a", [1, 2], 3))
+        await client.add_request_async(Request("a", [1, 2], SamplingParams(3)))
         await client.abort_requests_async(["nobody"])
         for _ in range(3):
             await asyncio.wait_for(client.get_output_async(), 2)
