@@ -18,12 +18,14 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     `startup`: from the constructor's call until every rank is ready. `handshake`: from the forming of the group until
     every rank has joined the relay. `step`: for one iteration of the engine, None for no deadline (only a relay that
-    has none by design accepts that). `shutdown`: for an orderly stop, before signals are used.
+    has none by design accepts that). `stall`: without any progress inside a step, before health is red. `shutdown`: for
+    an orderly stop, before signals are used.
     """
 
     startup: float = 60.0
     handshake: float = 30.0
     step: float | None = 60.0
+    stall: float = 5.0
     shutdown: float = 10.0
 
     @classmethod
@@ -43,7 +45,7 @@ class Timeouts(msgspec.Struct, frozen=True):
                 raise ConfigError(f"timeouts.{field}", value, "a positive number of seconds")
 
 
-PROFILES = {"default": Timeouts(), "short": Timeouts(startup=5.0, handshake=2.0, step=1.0, shutdown=2.0)}
+PROFILES = {"default": Timeouts(), "short": Timeouts(startup=5.0, handshake=2.0, step=1.0, stall=0.5, shutdown=2.0)}
 
 
 class EngineConfig(msgspec.Struct, frozen=True):
@@ -57,7 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
 
     model: str = "tiny"
     tp_size: int = 1
-    relay: str = "handshake"
+    relay: str = "pushpull"
     timeouts: Timeouts = PROFILES["default"]
     socket_dir: str | None = None
     max_num_seqs: int = 16

@@ -3,7 +3,9 @@
 When one rank dies the others leave because of it, and nothing says in which order the launcher sees them. Rule: a rank
 that was killed by a signal, failed by itself, or left unasked is a primary cause; one that left because of a peer, a
 deadline or the launcher is not. Without a primary one, a rank that ran into a deadline accuses whom it waited for: the
-one it names, or the only one that says nothing itself.
+one it names, or the only one that says nothing itself, or of several silent ones the one that is stopped. If all say
+something and none names anybody, a start is blamed on the rank that is furthest behind; in service nobody is named,
+rather than somebody at random.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 
 from engine.clock import Deadline
 from engine.errors import ExitCode
+from engine.health import is_stopped
 from engine.launch import Rank, Ranks
 from engine.messages import PHASES
 
@@ -25,7 +28,10 @@ SECONDARY = (ExitCode.PEER_FAILED, ExitCode.DEADLINE, ExitCode.LAUNCHER_GONE)
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The one cause of the engine's death. `phase` is the last start-up phase that the culprit reported."""
+    """The one cause of the engine's death. `phase` is the last start-up phase that the culprit reported.
+
+    `culprit` is empty if nobody can be named.
+    """
 
     culprit: str
     cause: str
@@ -60,17 +66,22 @@ def judge(ranks: Sequence[Rank]) -> Death:
     primary = next((rank for rank in failed if is_primary(rank)), None)
     if primary is not None:
         return _death(primary, _how(primary))
-    for witness in sorted(failed, key=lambda rank: _code(rank) != ExitCode.DEADLINE):
+    witnesses = sorted(failed, key=lambda rank: _code(rank) != ExitCode.DEADLINE)
+    for witness in witnesses:
         accused = _accused(witness, ranks)
         if accused is not None:
-            return _death(accused, f"{witness.role} waited for it: {_how(witness)}")
+            halted = "it is stopped by a signal, and " if is_stopped(accused.process.pid) else ""
+            return _death(accused, f"{halted}{witness.role} waited for it: {_how(witness)}")
     last = furthest_behind(failed)
+    if last.ready is not None:
+        return Death("", f"{witnesses[0].role}: {_how(witnesses[0])}", None, last.phase)
     return _death(last, _how(last))
 
 
 def furthest_behind(ranks: Sequence[Rank]) -> Rank:
-    """The rank in the earliest start-up phase: in a start that does not end, the others most likely wait for it."""
-    return min(ranks, key=lambda rank: (rank.ready is not None, PHASES.index(rank.phase)))
+    """Whom the others most likely wait for in a start that does not end: one that is stopped, else by its phase."""
+    halted = _halted(ranks)
+    return halted or min(ranks, key=lambda rank: (rank.ready is not None, PHASES.index(rank.phase)))
 
 
 def _accused(witness: Rank, ranks: Sequence[Rank]) -> Rank | None:
@@ -79,7 +90,12 @@ def _accused(witness: Rank, ranks: Sequence[Rank]) -> Rank | None:
         if rank.role == named and rank is not witness:
             return rank
     quiet = [rank for rank in ranks if not has_failed(rank)]
-    return quiet[0] if len(quiet) == 1 else None
+    return quiet[0] if len(quiet) == 1 else _halted(quiet)
+
+
+def _halted(ranks: Sequence[Rank]) -> Rank | None:
+    """A rank that lives and is stopped, and so keeps others waiting: it can be seen though it cannot say anything."""
+    return next((rank for rank in ranks if not rank.ended and is_stopped(rank.process.pid)), None)
 
 
 def _death(rank: Rank, cause: str) -> Death:

@@ -35,10 +35,13 @@ class ConfigError(EngineError, ValueError):
 
 
 class EngineDeadError(EngineError):
-    """The engine is dead and stays dead. `culprit` is the role that died or failed first, `cause` says how."""
+    """The engine is dead and stays dead.
+
+    `culprit` is the role that died or failed first, empty if nobody can tell; `cause` says how.
+    """
 
     def __init__(self, culprit: str, cause: str) -> None:
-        super().__init__(f"engine is dead: {culprit}: {cause}")
+        super().__init__(f"engine is dead: {culprit or 'nobody is named'}: {cause}")
         self.culprit = culprit
         self.cause = cause
 
@@ -59,8 +62,29 @@ class StartupError(EngineDeadError):
         self.args = (f"engine did not start: {role}: {cause} (phase {phase}, {left})",)
 
 
+class EngineStalledError(EngineError):
+    """The engine lives, but a request submitted now could not complete. It may heal; `culprit` is who is waited for."""
+
+    def __init__(self, culprit: str, cause: str) -> None:
+        super().__init__(f"engine is stalled: {culprit}: {cause}")
+        self.culprit = culprit
+        self.cause = cause
+
+
 class EngineGenerateError(EngineError):
     """One request cannot be served as asked; the engine itself is well."""
+
+
+class EngineBusyError(EngineGenerateError):
+    """Back-pressure: as many requests are under way as the engine may hold. The same request may be accepted later."""
+
+
+class PageError(EngineError):
+    """The pages of the key-value cache do not add up: a leak, a double owner, a broken promise. The text lists them."""
+
+
+class SchedulerStalled(EngineError):
+    """Requests are under way, but the scheduler has nothing that a step could run."""
 
 
 class RelayError(EngineError):
@@ -77,6 +101,14 @@ class PeerFailed(EngineError):
     def __init__(self, culprit: str, cause: str) -> None:
         super().__init__(f"{culprit or 'a peer'}: {cause}")
         self.culprit = culprit
+        self.cause = cause
+
+
+class Accused(EngineError):
+    """Another rank says that this one is the cause: it was late, or it is the one that differs."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
         self.cause = cause
 
 

@@ -209,15 +209,18 @@ class Ranks:
         self._poll = select.poll()
         self._by_fd: dict[int, Rank] = {}
 
-    def start(self, launch: Launch, factory: ProcessFactory) -> None:
-        """Start every rank. If one cannot be started, the error comes through and :attr:`all` holds those before it."""
+    def start(self, launch: Launch, factory: ProcessFactory, shared: Sequence[int]) -> None:
+        """Start every rank. If one cannot be started, the error comes through and :attr:`all` holds those before it.
+
+        Each gets its lifeline, its report pipe and `shared`: the engine's claim and its pulse table.
+        """
         encoded = launch.encode()
         for rank in range(launch.config.tp_size):
             role = rank_role(rank, launch.engine_index)
             lifeline_read, lifeline_write = os.pipe()
             report_read, report_write = os.pipe()
             try:
-                process = factory.start(role, RANK_TARGET, (encoded, rank), (lifeline_read, report_write))
+                process = factory.start(role, RANK_TARGET, (encoded, rank), (lifeline_read, report_write, *shared))
             except BaseException:
                 os.close(lifeline_write)
                 os.close(report_read)
@@ -274,8 +277,10 @@ class Ranks:
         """Wait until all, or those given, have ended; False at the deadline."""
         waited = self.all if ranks is None else ranks
         while not all(rank.ended for rank in waited):
-            if not self.wait(deadline) and deadline.expired():
+            # Looked at on every turn: a descriptor that stays readable must not keep this going for ever.
+            if deadline.expired():
                 return False
+            self.wait(deadline)
         return True
 
     def stop(self, deadline: Deadline) -> None:

@@ -1,5 +1,8 @@
 """A rank's ties to its launcher: the lifeline it listens to, the report it writes.
 
+The main thread's waits all end here, so this is also where a rank listens to its peers while it waits for something
+else: see :class:`Ear`.
+
 The lifeline is a pipe whose write end only the launcher holds. A line on it is a :class:`engine.messages.Notice`; its
 end means that the launcher is gone. Two parties watch it. The main thread polls it in its idle waits and reads it
 between the slices of longer ones: it leaves by itself, closing what it holds. A daemon thread named ``lifeline`` is the
@@ -17,7 +20,8 @@ import os
 import select
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 import zmq
@@ -25,7 +29,7 @@ import zmq
 from engine.clock import Deadline
 from engine.errors import ExitCode, LauncherGone, PeerFailed, StopRequested
 from engine.messages import FailedReport, Notice, Report
-from engine.sockets import readable
+from engine.sockets import ready
 
 PICKUP_GRACE = 0.5
 """Seconds for the main thread to notice by itself that something came down the lifeline."""
@@ -35,6 +39,20 @@ LEAVE_GRACE = 1.0
 
 NATIVE_STOP_GRACE = 0.25
 """Seconds for a main thread inside an unbounded wait to come out of it when an orderly stop is asked."""
+
+
+LAST_WORD = 0.25
+"""Seconds for others to say why a peer has gone, when all that this rank knows is that it has."""
+
+
+class Ear(Protocol):
+    """Where else a rank hears that the engine fails: rank 0 over `control`, the others over `relay`."""
+
+    @property
+    def socket(self) -> zmq.Socket[bytes]: ...
+
+    def listen(self) -> None:
+        """Take in what has come, without blocking; raise if it says that the engine fails. Main thread only."""
 
 
 class Reporter:
@@ -73,6 +91,7 @@ class Lifeline:
         self._wake = os.eventfd(0)
         self._phase = "start"
         self._leaving: ExitCode | None = None
+        self._ears: list[Ear] = []
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     # ---- the main thread's side ----
@@ -81,34 +100,48 @@ class Lifeline:
         """Read what has come, and leave if it says so.
 
         Raises :class:`LauncherGone`, :class:`PeerFailed`, or, if `stop` (a caller inside a step passes False),
-        :class:`StopRequested`.
+        :class:`StopRequested`; and whatever an attached ear raises.
         """
+        self._check(self._ears, stop)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the launcher is gone. A peer may have heard of it first, and said so."""
         self._read()
-        if self._gone:
-            raise LauncherGone
-        if self._fail is not None:
-            raise PeerFailed(self._fail.culprit, self._fail.cause)
-        if stop and self._stop:
-            raise StopRequested
+        return self._gone
 
-    def wait(self, socket: zmq.Socket[bytes], deadline: Deadline) -> bool:
-        """Wait until `socket` is readable or the deadline has passed; True if readable.
+    def attach(self, ear: Ear) -> None:
+        """Let every :meth:`check` and every wait listen to `ear` as well."""
+        self._ears.append(ear)
 
-        Raises as :meth:`check` as soon as the lifeline says so. A readable socket comes first, so that what rank 0 said
-        before it left is still heard.
+    def wait(
+        self, sockets: Sequence[zmq.Socket[bytes]], deadline: Deadline, *, flag: int = zmq.POLLIN, stop: bool = True
+    ) -> bool:
+        """Wait until one of `sockets` is readable (or writable, by `flag`) or the deadline has passed; True if one is.
+
+        Raises as :meth:`check` as soon as the lifeline or an ear says so. A ready socket comes first, so that what rank
+        0 said before it left is still heard; an ear whose socket is waited for is the caller's to read.
         """
         poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
         poller.register(self.fd, zmq.POLLIN)
+        ears = [ear for ear in self._ears if ear.socket not in sockets]
+        for ear in ears:
+            poller.register(ear.socket, zmq.POLLIN)
+        for socket in sockets:
+            poller.register(socket, flag)
         while True:
-            if readable(socket):
+            if any(ready(socket, flag) for socket in sockets):
                 return True
-            self.check()
+            self._check(ears, stop)
             events = dict(poller.poll(deadline.remaining_ms()))
-            if socket in events:
+            if any(socket in events for socket in sockets):
                 return True
-            if not events and deadline.expired():
+            if deadline.expired():
                 return False
+
+    def last_word(self) -> None:
+        """Give those who know why a peer has failed :data:`LAST_WORD` seconds to say so; what they say is raised."""
+        self.wait((), Deadline.after(LAST_WORD), stop=False)
 
     @contextlib.contextmanager
     def native(self) -> Iterator[None]:
@@ -133,6 +166,17 @@ class Lifeline:
         os.eventfd_write(self._wake, 1)
 
     # ---- both sides ----
+
+    def _check(self, ears: Sequence[Ear], stop: bool) -> None:
+        self._read()
+        if self._gone:
+            raise LauncherGone
+        for ear in ears:  # a peer's word comes first: it is the more exact one
+            ear.listen()
+        if self._fail is not None:
+            raise PeerFailed(self._fail.culprit, self._fail.cause)
+        if stop and self._stop:
+            raise StopRequested
 
     def _set_native(self, native: bool) -> None:
         with self._changed:

@@ -11,9 +11,9 @@ from types import TracebackType
 
 from engine.client.aio import AsyncMPClient
 from engine.config import EngineConfig
-from engine.errors import EngineDeadError, EngineGenerateError
+from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError
 from engine.launch import ProcessFactory
-from engine.messages import PromptEmbeds, Request, RequestOutput, SamplingParams
+from engine.messages import ErrorKind, FinishReason, PromptEmbeds, Request, RequestOutput, SamplingParams
 
 Stream = asyncio.Queue[RequestOutput | EngineDeadError]
 
@@ -41,10 +41,11 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield what each step brings for this prompt; the last output carries a finish reason.
 
-        A request that the engine cannot take ends with reason `error` and a text. Raises :class:`EngineDeadError` once
-        the engine is dead, :class:`EngineGenerateError` for an id that is in use. Leaving the iteration early aborts.
+        A request that the engine cannot take ends with reason `error`, a kind and a text. Raises
+        :class:`EngineDeadError` once the engine is dead, :class:`EngineGenerateError` for an id that is in use. Leaving
+        the iteration early aborts.
         """
-        self.check_health()
+        self.client.check_dead()
         name = f"request-{next(self._ids)}" if request_id is None else request_id
         if name in self._streams:
             raise EngineGenerateError(f"request id {name!r} is already under way")
@@ -53,7 +54,11 @@ class AsyncLLM:
         finished = False
         try:
             self._ensure_task()
-            await self.client.add_request_async(_request(name, prompt, params or SamplingParams()))
+            try:
+                await self.client.add_request_async(_request(name, prompt, params or SamplingParams()))
+            except EngineBusyError as error:
+                finished = True
+                yield RequestOutput(name, [], FinishReason.ERROR, str(error), ErrorKind.BUSY)
             while not finished:
                 output = await stream.get()
                 if isinstance(output, EngineDeadError):
@@ -71,11 +76,15 @@ class AsyncLLM:
         await self.client.abort_requests_async([request_id])
 
     def check_health(self) -> None:
-        """Raise :class:`EngineDeadError` if the engine is dead."""
+        """Raise :class:`EngineDeadError` if the engine is dead, :class:`EngineStalledError` if it does not get on."""
         self.client.check_health()
 
-    def shutdown(self) -> None:
-        """Stop the engine; generations under way get :class:`EngineDeadError`. Idempotent."""
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Stop the engine within `timeout` seconds (`timeouts.shutdown` if None), then by signals. Idempotent.
+
+        Generations under way get :class:`EngineDeadError`.
+        """
+        self.client.shutdown(timeout)
         self._finalizer()
 
     async def __aenter__(self) -> AsyncLLM:

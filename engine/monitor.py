@@ -1,11 +1,13 @@
 """The launcher's watch over a running engine: one thread, one latch.
 
-The thread, named ``engine-monitor``, sleeps in one poll without a timeout on every rank's exit and report and on a wake
-descriptor. It knows the ranks and the latch, never the client, so that a forgotten client can be collected.
+The thread, named ``engine-monitor``, sleeps in one poll on every rank's exit and report and on a wake descriptor; the
+poll has a timeout only while the watchdog has something to watch. It knows the ranks and the latch, never the client,
+so that a forgotten client can be collected.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from engine.death import has_failed, settle
 from engine.errors import EngineDeadError
 from engine.launch import Ranks
 from engine.messages import CLIENT_ROLE, Notice
+from engine.watchdog import Watchdog
 
 LEAVE_GRACE = 2.0
 """Seconds for the ranks to leave by themselves once they have been told that the engine fails."""
@@ -62,16 +65,16 @@ class DeathLatch:
 
 
 class Monitor:
-    """Handle on the monitor thread. `limit` is the time for an orderly stop, in seconds."""
+    """Handle on the monitor thread."""
 
-    def __init__(self, ranks: Ranks, latch: DeathLatch, limit: float) -> None:
+    def __init__(self, ranks: Ranks, latch: DeathLatch, watchdog: Watchdog) -> None:
         self._latch = latch
-        self._limit = limit
-        self._wake = os.eventfd(0)
+        self._watchdog = watchdog
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closing = threading.Lock()
         ranks.watch(self._wake)
         self._thread = threading.Thread(
-            target=_watch, args=(ranks, latch, self._wake, limit), name="engine-monitor", daemon=True
+            target=_watch, args=(ranks, latch, self._wake, watchdog), name="engine-monitor", daemon=True
         )
         self._thread.start()
 
@@ -81,13 +84,21 @@ class Monitor:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def stop(self) -> None:
-        """Stop the engine in order, if it still lives, and return when no rank is left. Safe to call again."""
-        self._latch.set(EngineStopped())
+    def busy(self) -> None:
+        """Something was sent: if the thread sleeps without a limit, let it ask the watchdog anew."""
+        if self._watchdog.asleep:
+            self.wake()
+
+    def stop(self, limit: float) -> None:
+        """Stop the engine, if it still lives, in order within `limit` seconds; return when no rank is left.
+
+        Safe to call again.
+        """
+        self._latch.set(EngineStopped(limit))
         self.wake()
         # A finalizer may run on any thread, this one included; then the thread ends by itself, right after.
         if self._thread is not threading.current_thread():
-            self._thread.join(self._limit + LEAVE_GRACE + KILL_MARGIN)
+            self._thread.join(limit + LEAVE_GRACE + KILL_MARGIN)
         if not self._thread.is_alive():
             with self._closing:
                 if self._wake >= 0:
@@ -98,20 +109,37 @@ class Monitor:
 class EngineStopped(EngineDeadError):
     """The engine was shut down by its owner: dead for every later call, but nobody's failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float) -> None:
         super().__init__(CLIENT_ROLE, "the engine was shut down")
+        self.limit = limit
 
 
-def _watch(ranks: Ranks, latch: DeathLatch, wake: int, limit: float) -> None:
+def _watch(ranks: Ranks, latch: DeathLatch, wake: int, watchdog: Watchdog) -> None:
     """The thread: until the first death, or until the latch is set by somebody else; then until no rank is left."""
-    while (error := latch.error) is None:
-        ranks.wait(Deadline.never())
-        if latch.error is None and any(has_failed(rank) for rank in ranks.all):
-            death = settle(ranks)
-            latch.set(EngineDeadError(death.culprit, death.cause))
+    try:
+        error = _await_death(ranks, latch, wake, watchdog)
+    except Exception as failure:
+        # An engine that nobody watches must not go on: its next death would reach nobody.
+        error = EngineDeadError(CLIENT_ROLE, f"its monitor thread failed: {type(failure).__name__}: {failure}")
+        latch.set(error)
     ranks.unwatch(wake)
     if isinstance(error, EngineStopped):
-        ranks.stop(Deadline.after(limit))
+        ranks.stop(Deadline.after(error.limit))
     else:
         ranks.take_down(Notice("fail", error.culprit, error.cause), LEAVE_GRACE)
     ranks.close()
+
+
+def _await_death(ranks: Ranks, latch: DeathLatch, wake: int, watchdog: Watchdog) -> EngineDeadError:
+    while (error := latch.error) is None:
+        ranks.wait(watchdog.deadline())
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(wake)
+        if latch.error is not None:
+            continue
+        if any(has_failed(rank) for rank in ranks.all):
+            death = settle(ranks)
+            latch.set(EngineDeadError(death.culprit, death.cause))
+        elif (stall := watchdog.bark()) is not None:
+            latch.set(stall)
+    return error

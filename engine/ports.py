@@ -18,6 +18,9 @@ from engine.sockets import readable
 OUTPUT_LINGER = 1000
 """Milliseconds for the last outputs to leave the process."""
 
+TAKE_BYTES = 4 << 20
+"""Bytes of messages that one iteration takes, so that a burst does not become one giant step frame."""
+
 
 class Ports:
     """The DEALER that takes requests and the PUSH that sends outputs, both numbered."""
@@ -28,6 +31,7 @@ class Ports:
         self._taken = 0
         self._sent = 0
         self._early: deque[bytes] = deque()
+        self._aborts: deque[Abort] = deque()
         self._input = context.socket(zmq.DEALER)
         self._input.identity = engine_identity(engine_index)
         self._output = context.socket(zmq.PUSH)
@@ -41,24 +45,42 @@ class Ports:
         self._input.send(msgspec.msgpack.encode(Hello(epoch, self._engine_index)))
 
     def take(self, *, block: bool) -> list[bytes]:
-        """All raw request messages that are there; if `block`, wait for the first without a deadline.
+        """The raw request messages for one iteration; if `block`, wait for the first without a deadline.
 
+        They are at most :data:`TAKE_BYTES` in all, or one single message; what is left is for the next iteration.
         Raises what the lifeline says while waiting, and :class:`InputError` for a message that is not the next one.
         """
         if block and not self._early:
-            self._lifeline.wait(self._input, Deadline.never())
+            self._lifeline.wait([self._input], Deadline.never())
         self._drain()
-        raws = list(self._early)
-        self._early.clear()
+        raws: list[bytes] = []
+        size = 0
+        while self._early and (not raws or size + len(self._early[0]) <= TAKE_BYTES):
+            raw = self._early.popleft()
+            raws.append(raw)
+            size += len(raw)
+        first_left = self._taken - len(self._early) + 1
+        while self._aborts and self._aborts[0].number < first_left:
+            self._aborts.popleft()
         return raws
 
+    @property
+    def taken(self) -> int:
+        """The number of the last message that has been received from the client."""
+        return self._taken
+
+    @property
+    def sent(self) -> int:
+        """The number of the last message that was sent to the client."""
+        return self._sent
+
     def late_aborts(self) -> frozenset[str]:
-        """Ids of the aborts that have come in since the last :meth:`take`; the messages stay for the next one."""
+        """Ids of the aborts that have come in and were not taken yet; the messages stay for a later :meth:`take`.
+
+        A best effort: it covers what has been received by now, including what waits behind a full iteration.
+        """
         self._drain()
-        messages = (read_message(raw) for raw in self._early)
-        return frozenset(
-            request_id for message in messages if isinstance(message, Abort) for request_id in message.request_ids
-        )
+        return frozenset(request_id for abort in self._aborts for request_id in abort.request_ids)
 
     def send(self, outputs: list[RequestOutput]) -> None:
         """Send a step's outputs, if there are any."""
@@ -70,10 +92,10 @@ class Ports:
         """Send the dead frame, behind all outputs."""
         self._output.send(ENGINE_CORE_DEAD)
 
-    def close(self) -> None:
-        """Close both. Outputs that were sent still leave, within a bound."""
+    def close(self, *, nobody_reads: bool = False) -> None:
+        """Close both. Outputs that were sent still leave, within a bound, unless nobody is left to read them."""
         self._input.close(linger=0)
-        self._output.close(linger=OUTPUT_LINGER)
+        self._output.close(linger=0 if nobody_reads else OUTPUT_LINGER)
 
     def _drain(self) -> None:
         while readable(self._input):
@@ -81,8 +103,10 @@ class Ports:
             if len(frames) != 2:
                 raise InputError(f"input message of {len(frames)} frames, expected a type byte and a body")
             raw = b"".join(frames)
-            number = read_message(raw).number
-            if number != self._taken + 1:
-                raise InputError(f"input message {number} after {self._taken}, expected {self._taken + 1}")
-            self._taken = number
+            message = read_message(raw)
+            if message.number != self._taken + 1:
+                raise InputError(f"input message {message.number} after {self._taken}, expected {self._taken + 1}")
+            self._taken = message.number
             self._early.append(raw)
+            if isinstance(message, Abort):
+                self._aborts.append(message)

@@ -13,24 +13,29 @@ import torch
 import zmq
 
 from engine import relay
+from engine.agreement import Agreement
 from engine.clock import Deadline, now
 from engine.config import Launch
+from engine.control import Control, config_digest
 from engine.core import EngineCore
 from engine.endpoints import Endpoints
-from engine.errors import DeadlineExceeded, ExitCode, LauncherGone, PeerFailed, StopRequested
+from engine.errors import Accused, DeadlineExceeded, ExitCode, LauncherGone, PeerFailed, StopRequested
 from engine.lifeline import Lifeline, Reporter
 from engine.log import role_logger
 from engine.messages import FailedReport, PhaseReport, ReadyReport, rank_role
 from engine.model.llama import Llama
 from engine.parallel.group import TensorGroup
 from engine.ports import Ports
+from engine.pulse import Pulse
+from engine.relay.frames import Fail
+from engine.relay.numbered import FOLLOW_MARGIN
 
 
 def rank_main(config: bytes, rank: int, fds: list[int]) -> None:
     """Run rank `rank` until it is told to stop or fails; always ends with SystemExit carrying an :class:`ExitCode`.
 
-    `config` is an encoded :class:`engine.config.Launch`; `fds` are the read end of the lifeline and the write end of
-    the report pipe.
+    `config` is an encoded :class:`engine.config.Launch`; `fds` are the read end of the lifeline, the write end of the
+    report pipe, the claim on the engine's directory, which is held open until the process's end, and the pulse table.
     """
     # Ctrl-C reaches every process of the terminal; the launcher alone decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -61,7 +66,12 @@ class RankProcess:
         )
         self._endpoints = Endpoints(launch.directory, launch.private)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._group = TensorGroup(rank, self._roles, self._lifeline, bounded=not self._config.unbounded)
+        self._pulse = Pulse(fds[3], rank)
+        self._group = TensorGroup(
+            rank, self._roles, self._lifeline, bounded=not self._config.unbounded, beat=self._pulse.beat
+        )
+        self._agreement = Agreement(self._group, self._config.digest_interval)
+        self._control: Control | None = None
         self._relay: relay.Relay | None = None
         self._ports: Ports | None = None
         self._iterations = 0
@@ -76,6 +86,8 @@ class RankProcess:
             code = ExitCode.STOPPED
         except PeerFailed as error:
             code = self._fail(ExitCode.PEER_FAILED, error.culprit, error.cause)
+        except Accused as error:
+            code = self._fail(ExitCode.OWN_FAILURE, self._role, error.cause)
         except DeadlineExceeded as error:
             code = self._fail(ExitCode.DEADLINE, error.culprit, error.cause)
         except LauncherGone as error:
@@ -92,7 +104,7 @@ class RankProcess:
     def _start(self) -> EngineCore:
         link = self._open_relay() if self._config.tp_size > 1 else None
         self._phase("model")
-        core = EngineCore(Llama(self._config.model_config, self._group), self._config.max_num_seqs)
+        core = EngineCore(Llama(self._config.model_config, self._group), self._config, self._launch.epoch)
         began = now()
         join = relay.JoinReport(0, 0)
         if link is not None:
@@ -113,10 +125,18 @@ class RankProcess:
         """Rank 0 binds before the group is formed and the others connect after it, so nobody connects to nothing."""
         self._phase("relay")
         timeouts = self._config.timeouts
+        control = self._control = Control(
+            self._context,
+            self._rank,
+            self._roles,
+            self._launch.epoch,
+            config_digest(self._launch),
+            lambda: self._group.begun,
+        )
         seat = relay.RelaySeat(
             rank=self._rank,
             roles=self._roles,
-            address=self._endpoints.address("relay"),
+            address=self._endpoints.address,
             epoch=self._launch.epoch,
             high_water=self._config.relay_high_water,
             handshake_limit=timeouts.handshake,
@@ -124,13 +144,17 @@ class RankProcess:
             context=self._context,
             group=self._group,
             lifeline=self._lifeline,
+            control=control,
         )
         link = self._relay = relay.create(self._config.relay, seat)
         if self._rank == 0:
+            control.open(self._endpoints.address("control"))
+            self._lifeline.attach(control)
             link.open()
         self._phase("group")
         self._group.form(self._endpoints.store)
         if self._rank > 0:
+            control.connect(self._endpoints.address("control"))
             link.connect()
         return link
 
@@ -157,9 +181,13 @@ class RankProcess:
                     self._relay.stop(idle=idle)
                 raise
             self._arm()
+            self._pulse.begin(ports.taken)
             if self._relay is not None:
                 self._relay.lead(raws, idle=idle)
-            ports.send(core.step(raws, ports.late_aborts))
+            outputs = core.step(raws, ports.late_aborts)
+            self._agree(core)
+            ports.send(outputs)
+            self._pulse.end(ports.sent)
 
     def _follow(self, core: EngineCore) -> None:
         """Rank k: step as rank 0 says."""
@@ -169,11 +197,20 @@ class RankProcess:
         while True:
             raws = link.follow(idle=not core.has_work())
             self._arm()
+            self._pulse.begin()
             core.step(raws)
+            self._agree(core)
+            self._pulse.end()
 
     def _arm(self) -> None:
         self._iterations += 1
-        self._group.arm(Deadline.after(self._config.step_limit), f"step {self._iterations}")
+        margin = 0.0 if self._rank == 0 else FOLLOW_MARGIN
+        self._group.arm(Deadline.after(self._config.step_limit).later_by(margin), f"step {self._iterations}")
+
+    def _agree(self, core: EngineCore) -> None:
+        """Before a step's outputs are sent. Nothing is compared with an unbounded relay, as in its report."""
+        if not self._config.unbounded:
+            self._agreement.step_done(core.digest)
 
     # ---- leaving ----
 
@@ -182,9 +219,14 @@ class RankProcess:
         self._log.warning("leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
         self._lifeline.leave(code)
         self._reporter.send(FailedReport(code, culprit, cause))
+        begun = self._group.begun[0] if code is ExitCode.DEADLINE else 0
+        what = Fail(self._rank, culprit, cause, begun, now() if begun else 0.0)
         with contextlib.suppress(zmq.ZMQError):
             if self._relay is not None and self._rank == 0:
-                self._relay.fail(culprit or self._role, cause)
+                self._relay.fail(what)
+        with contextlib.suppress(zmq.ZMQError):
+            if self._control is not None and self._rank > 0:
+                self._control.fail(what)
         with contextlib.suppress(zmq.ZMQError):
             if self._ports is not None:
                 self._ports.send_dead()
@@ -194,9 +236,10 @@ class RankProcess:
         """Close all that is held. A failed group is left to the process's end: closing it would wait for its peers."""
         self._lifeline.leave(code)
         if self._ports is not None:
-            self._ports.close()
-        if self._relay is not None:
-            self._relay.close()
+            self._ports.close(nobody_reads=self._lifeline.orphaned)
+        for link in (self._relay, self._control):
+            if link is not None:
+                link.close()
         self._context.destroy(linger=0)
         if code is ExitCode.STOPPED:
             self._group.close()

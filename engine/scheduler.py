@@ -1,110 +1,142 @@
-"""Which requests run in the next step: first come, first served, whole prompts and decode tokens in one batch.
+"""Which requests run in the next step: first come, first served, chunks of prompts and decode tokens in one batch.
 
 Every rank runs its own scheduler on the same messages in the same order and comes to the same decisions: nothing here
 depends on time, chance or the order of a set.
+
+Why nothing starves and nothing runs out of memory:
+
+- A request starts only when a seat is free and all the pages that its prompt and `max_tokens` can ever need are free
+  beyond what is promised to the running ones. From then on growing never fails, so nothing is ever put back.
+- The waiting request that came first starts first, and nobody overtakes it. Running requests end, so its turn comes;
+  with nothing running all pages are free, and a request that needs more than all was refused.
+- Decode tokens come before prompts, and there are never more seats than tokens in a step's budget: every running
+  request that is past its prompt gets its token in every step. What the others leave of the budget is then at least
+  one token for the first unfinished prompt, which therefore gets done, and after it the next.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from engine import admission
+from engine.config import EngineConfig
+from engine.errors import SchedulerStalled
 from engine.messages import ErrorKind, FinishReason, Request, RequestOutput
-from engine.model.config import ModelConfig
-
-if TYPE_CHECKING:
-    from engine.model.cache import KVCache
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One admitted request: its tokens so far and, once it runs, its cache."""
-
-    request: Request
-    tokens: list[int]
-    cache: KVCache | None = None
-    produced: int = 0
-    stop_tokens: frozenset[int] = field(default_factory=frozenset)
-
-    @property
-    def capacity(self) -> int:
-        """The most tokens that can ever be in this request's cache."""
-        return len(self.request.prompt_ids) + self.request.params.max_tokens
+from engine.pages import PagePool
+from engine.sequence import Chunk, Sequence
 
 
 class Scheduler:
-    """Waiting and running requests of one engine."""
+    """Waiting and running requests of one engine, and the pages that they own."""
 
-    def __init__(self, model: ModelConfig, max_num_seqs: int) -> None:
-        self._model = model
-        self._max_num_seqs = max_num_seqs
+    def __init__(self, config: EngineConfig) -> None:
+        self.pages = PagePool(config.num_pages, config.page_size)
+        self._config = config
+        self._hidden = config.model_config.hidden
+        self._budget = config.max_batched_tokens
+        self._seats = min(config.max_num_seqs, config.max_batched_tokens)
+        self._live: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
 
     def has_work(self) -> bool:
-        """Whether the next step would run anything."""
-        return bool(self._waiting or self._running)
+        """Whether requests are under way. If so, the next :meth:`batch` is not empty."""
+        return bool(self._live)
 
-    def add(self, request: Request) -> RequestOutput | None:
-        """Admit a request, or return the output that says why not."""
-        problem = self._problem(request)
+    @property
+    def waiting(self) -> int:
+        """Requests that have been accepted and cannot run yet: no seat or too few pages."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that have started and not ended."""
+        return len(self._running)
+
+    def add(self, request: Request, seed: int) -> RequestOutput | None:
+        """Accept a request, or return the output that says why not. `seed` is for one that brings none."""
+        problem = admission.problem(self._config, request)
+        if request.request_id in self._live:
+            problem = f"request id {request.request_id!r} is already under way"
         if problem is not None:
             return RequestOutput(request.request_id, [], FinishReason.ERROR, problem, ErrorKind.INVALID)
-        stop_tokens = frozenset(request.params.stop_token_ids)
-        self._waiting.append(Sequence(request, list(request.prompt_ids), stop_tokens=stop_tokens))
+        sequence = Sequence.of(request, seed, self._hidden)
+        if not self._startable(sequence) and len(self._waiting) >= self._config.max_waiting:
+            text = f"{len(self._waiting)} requests are waiting already, as many as may (max_waiting)"
+            return RequestOutput(request.request_id, [], FinishReason.ERROR, text, ErrorKind.BUSY)
+        self._live[request.request_id] = sequence
+        self._waiting.append(sequence)
+        self._start_waiting()
         return None
 
     def abort(self, request_ids: list[str]) -> list[RequestOutput]:
-        """End those of the requests that are under way. Other ids are ignored."""
-        wanted = frozenset(request_ids)
-        ended = [seq for seq in (*self._running, *self._waiting) if seq.request.request_id in wanted]
-        for sequence in ended:
-            self._drop(sequence)
-        return [RequestOutput(seq.request.request_id, [], FinishReason.ABORT) for seq in ended]
+        """End those of the requests that are under way, in the order of the ids. Other ids are ignored."""
+        ended = []
+        for request_id in request_ids:
+            sequence = self._live.get(request_id)
+            if sequence is not None:
+                self._end(sequence)
+                ended.append(RequestOutput(request_id, [], FinishReason.ABORT))
+        return ended
 
-    def batch(self) -> list[Sequence]:
-        """The sequences of the next step, the longest running first."""
-        while self._waiting and len(self._running) < self._max_num_seqs:
-            self._running.append(self._waiting.popleft())
-        return list(self._running)
+    def batch(self) -> list[Chunk]:
+        """The chunks of the next step: decode tokens first, then prompts, each in the order of starting.
 
-    def record(self, sequence: Sequence, token: int) -> RequestOutput:
-        """The step gave `sequence` this token."""
+        Their pages are allocated. Raises :class:`SchedulerStalled`, or the :class:`engine.errors.PageError` behind it,
+        if requests are under way but none of them can run.
+        """
+        budget = self._budget
+        chunks = []
+        decoding = [sequence for sequence in self._running if sequence.decoding]
+        prompts = [sequence for sequence in self._running if not sequence.decoding]
+        for sequence in decoding + prompts:
+            count = min(budget, len(sequence.tokens) - sequence.cached)
+            if count == 0:
+                break
+            self.pages.grow(sequence.table, sequence.cached + count)
+            chunks.append(Chunk(sequence, sequence.cached, count))
+            budget -= count
+        if not chunks and self._live:
+            self.check_pages()
+            raise SchedulerStalled(f"{len(self._waiting)} requests wait, none runs, {self.pages.free} pages are free")
+        return chunks
+
+    def record(self, chunk: Chunk) -> None:
+        """The step has put this chunk into the cache."""
+        chunk.sequence.cached = chunk.end
+
+    def append(self, chunk: Chunk, token: int) -> FinishReason | None:
+        """The step has drawn this token after a recorded chunk. Why the request ends with it, or None if it goes on."""
+        sequence = chunk.sequence
         sequence.tokens.append(token)
-        sequence.produced += 1
-        reason = None
         if token in sequence.stop_tokens:
             reason = FinishReason.STOP
-        elif sequence.produced >= sequence.request.params.max_tokens:
+        elif len(sequence.tokens) >= sequence.capacity:
             reason = FinishReason.LENGTH
-        if reason is not None:
-            self._drop(sequence)
-        return RequestOutput(sequence.request.request_id, [token], reason)
+        else:
+            return None
+        self._end(sequence)
+        return reason
 
-    def _drop(self, sequence: Sequence) -> None:
+    def check_pages(self) -> None:
+        """Prove the page equation. Raises :class:`engine.errors.PageError` listing the pages that break it."""
+        self.pages.check(sequence.table for sequence in self._running)
+
+    def _startable(self, sequence: Sequence) -> bool:
+        return not self._waiting and len(self._running) < self._seats and self.pages.fits(sequence.capacity)
+
+    def _start_waiting(self) -> None:
+        """Start whom seats and pages allow, so that whoever waits afterwards cannot run."""
+        while self._waiting and len(self._running) < self._seats and self.pages.fits(self._waiting[0].capacity):
+            sequence = self._waiting.popleft()
+            self.pages.reserve(sequence.table, sequence.capacity)
+            self._running.append(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        del self._live[sequence.request.request_id]
         if sequence in self._running:
             self._running.remove(sequence)
         else:
             self._waiting.remove(sequence)
-        sequence.cache = None
-
-    def _problem(self, request: Request) -> str | None:
-        if any(seq.request.request_id == request.request_id for seq in (*self._running, *self._waiting)):
-            return f"request id {request.request_id!r} is already under way"
-        return request_problem(self._model, request.prompt_ids, request.params.max_tokens)
-
-
-def request_problem(model: ModelConfig, prompt_ids: list[int], max_tokens: int) -> str | None:
-    """Why the model cannot serve such a request, or None if it can."""
-    length = len(prompt_ids)
-    if length == 0:
-        return "the prompt is empty"
-    if max_tokens < 1:
-        return f"max_tokens is {max_tokens}, expected at least 1"
-    if length + max_tokens > model.max_length:
-        return f"prompt of {length} tokens and max_tokens {max_tokens} exceed the model's length of {model.max_length}"
-    strange = next((token for token in prompt_ids if not 0 <= token < model.vocab), None)
-    if strange is not None:
-        return f"the prompt holds token {strange}, expected 0 to {model.vocab - 1}"
-    return None
+        self.pages.release(sequence.table)
+        self._start_waiting()

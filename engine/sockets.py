@@ -1,4 +1,4 @@
-"""Two questions that every ZMQ socket here is asked."""
+"""What every ZMQ socket here is asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import zmq
 
 def readable(socket: zmq.Socket[bytes]) -> bool:
     """Whether a message waits to be received. Never blocks."""
-    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
+    return ready(socket, zmq.POLLIN)
+
+
+def ready(socket: zmq.Socket[bytes], flag: int) -> bool:
+    """Whether a receive (``zmq.POLLIN``) or a send (``zmq.POLLOUT``) would not block."""
+    return bool(int(socket.get(zmq.EVENTS)) & flag)
 
 
 def blocking(socket: zmq.Socket[Any]) -> zmq.Socket[bytes]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from harness.verdict import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_USAGE
+from harness.verdict import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -257,19 +257,31 @@ def judge(file: File, json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="The benchmark, such as throughput.")],
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Paired rounds.")] = 10,
+    name: Annotated[str, typer.Argument(help="The benchmark: throughput, starts or relays.")],
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="How often each thing is measured.")] = None,
+    tp: Annotated[int | None, typer.Option("--tp", help="The number of ranks.")] = None,
+    relay: Annotated[list[str] | None, typer.Option("--relay", help="Only this relay strategy; repeatable.")] = None,
     lanes: Lanes = None,
+    out: Out = OUT,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of resuming.")] = False,
     json: Json = False,
 ) -> None:
-    """Measure the harness against something, in paired rounds."""
+    """Measure the harness or the engine."""
     from harness import bench as benches
+    from harness import folder
     from harness.report import progress
 
-    measure = benches.get(name)
+    chosen = benches.get(name)
+    for wanted in relay or ():
+        _checked(_bare_plan(tp or 2, wanted, None))
+    folder.usable(out)
     with progress.Line() as line:
-        result = measure(rounds, lanes, line.show)
-    _print(result if json else benches.table(result))
+        options = benches.Options(
+            rounds=rounds, lanes=lanes, tp=tp, relays=tuple(relay or ()), out=out, fresh=fresh, show=line.show
+        )
+        result = chosen.measure(options)
+    _print(result if json else benches.table(chosen, result))
+    raise typer.Exit(EXIT_PASSED if benches.good(chosen, result) else EXIT_FAILED)
 
 
 def _resolve(

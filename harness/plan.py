@@ -11,12 +11,12 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct, field
 
-from harness.faults import AT_INSTANT, Fault
+from harness.faults import AtInstant, Fault, roles_named
 from harness.instant import Instant, InstantError
 
 MAX_TP = 4
@@ -42,23 +42,29 @@ class Topology(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EngineOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the target is started with. ``plugins`` are modules imported in every process before the target's code."""
+    """What the target is started with. ``plugins`` are modules imported in every process before the target's code.
+
+    ``config`` are further settings of the target by their own names; the target says which there are.
+    """
 
     model: str = "tiny"
-    relay: str = "handshake"
+    relay: str = "pushpull"
     timeouts: Literal["short", "default"] = "short"
     plugins: tuple[str, ...] = ()
+    config: dict[str, bool | int | float | str] = field(default_factory=dict)
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True):
     """One generation request: token ids in, at most ``max_tokens`` out.
 
-    ``at`` is ``ready`` (sent the moment the engine is ready) or ``previous`` (sent when the request before it ended).
+    ``at`` is ``ready`` (sent the moment the engine is ready) or ``previous`` (sent when the request before it ended);
+    ``after`` are seconds more that the client waits then, with an engine that may have nothing else to do.
     """
 
     prompt: tuple[int, ...]
     max_tokens: int = 4
     at: Literal["ready", "previous"] = "ready"
+    after: float = 0.0
 
 
 class Workload(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +93,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def proxied(self) -> tuple[str, ...]:
         """The links that run through the proxy: those with a frame fault, and those that the plan wants observed."""
-        links = [fault.link for fault in self.faults if not isinstance(fault, AT_INSTANT)]
+        links = [fault.link for fault in self.faults if not isinstance(fault, AtInstant)]
         return tuple(dict.fromkeys([*links, *self.observe]))
 
 
@@ -140,6 +146,9 @@ def check(plan: Plan) -> None:
         raise PlanError(f"budget: {plan.budget}; expected more than 0 and at most 3600 seconds")
     if not plan.workload.requests:
         raise PlanError("workload.requests: empty; a run needs at least one request, or nothing is owed to anybody")
+    for index, request in enumerate(plan.workload.requests):
+        if not 0 <= request.after <= 600:
+            raise PlanError(f"workload.requests[{index}].after: {request.after} is outside 0..600 seconds")
     for index, fault in enumerate(plan.faults):
         complaint = fault.complaint()
         if complaint:
@@ -150,12 +159,6 @@ def check(plan: Plan) -> None:
                     f"faults[{index}]: no role '{name}' with tp={plan.topology.tp}; "
                     f"there are {', '.join(plan.topology.roles)}"
                 )
-
-
-def roles_named(fault: Fault) -> tuple[str, ...]:
-    """Every role that a fault speaks of."""
-    until = getattr(fault, "until", None)
-    return (fault.victim, until.role) if until is not None else (fault.victim,)
 
 
 def override(raw: dict[str, Any], path: str, value: str) -> None:
@@ -226,9 +229,7 @@ def _explain(message: str) -> str:
 
 
 def _field_names() -> set[str]:
-    from harness.faults import Delay, Drop, Hold, Kill
-
-    records = (Plan, Topology, EngineOptions, Workload, Request, Delay, Drop, Hold, Kill)
+    records: tuple[type[Struct], ...] = (Plan, Topology, EngineOptions, Workload, Request, *get_args(Fault))
     return {name for record in records for name in record.__struct_fields__} | {"kind"}
 
 
@@ -249,7 +250,6 @@ __all__ = [
     "from_json",
     "from_toml",
     "override",
-    "roles_named",
     "to_builtins",
     "to_json",
 ]

@@ -13,7 +13,7 @@ from itertools import islice
 
 from msgspec import Struct, structs
 
-from harness.faults import Delay, Drop, Fault, Hold, Kill
+from harness.faults import AtInstant, Delay, Drop, Duplicate, Fault, Hold, OnFrames, Stop
 from harness.instant import Instant
 from harness.plan import Plan, PlanError, Request, Topology, Workload, check
 from harness.trial import repeat, trials
@@ -126,14 +126,14 @@ class Shrinker:
 def steadier(plan: Plan) -> Iterator[Plan]:
     """Plans whose faults last longer: each fault that takes time alone, then all together."""
     for fault in plan.faults:
-        if isinstance(fault, Delay | Hold):
+        if isinstance(fault, Delay | Hold | Stop):
             yield _with_faults(plan, [_lasting(fault)])
     yield _with_faults(plan, [_lasting(fault) for fault in plan.faults])
 
 
 def _lasting(fault: Fault) -> Fault:
     longest = _ROUND_SECONDS[0]
-    if isinstance(fault, Delay):
+    if isinstance(fault, Delay | Stop) and fault.seconds is not None:
         return structs.replace(fault, seconds=max(longest, fault.seconds))
     if isinstance(fault, Hold) and fault.or_after is not None:
         return structs.replace(fault, until=None, or_after=max(longest, fault.or_after))
@@ -183,7 +183,11 @@ def _renamed(fault: Fault, names: dict[str, str]) -> Fault:
     def move(at: Instant) -> Instant:
         return Instant(names.get(at.role, at.role), at.site, at.kind, at.n, at.side)
 
-    if isinstance(fault, Delay | Kill):
+    if isinstance(fault, Stop):
+        also = dict.fromkeys(names.get(role, role) for role in fault.also)
+        at = move(fault.at)
+        return structs.replace(fault, at=at, also=tuple(role for role in also if role != at.role))
+    if isinstance(fault, AtInstant):
         return structs.replace(fault, at=move(fault.at))
     victim = names.get(fault.victim, fault.victim)
     if isinstance(fault, Hold):
@@ -213,18 +217,23 @@ def _smaller(request: Request) -> Iterator[Request]:
         yield structs.replace(request, prompt=(1,))
     if request.at != "ready":
         yield structs.replace(request, at="ready")
+    if request.after:
+        yield structs.replace(request, after=0.0)
 
 
 def _simpler(fault: Fault) -> Iterator[Fault]:
-    if isinstance(fault, Delay | Kill) and fault.at.n > 1:
+    if isinstance(fault, AtInstant) and fault.at.n > 1:
         at = fault.at
         yield structs.replace(fault, at=Instant(at.role, at.site, at.kind, 1, at.side))
-    if isinstance(fault, Delay):
+    if isinstance(fault, Delay | Stop):
         for seconds in _round(fault.seconds):
             yield structs.replace(fault, seconds=seconds)
-    if isinstance(fault, Drop | Hold) and fault.nth > 1:
+    if isinstance(fault, Stop):
+        for role in fault.also:
+            yield structs.replace(fault, also=tuple(other for other in fault.also if other != role))
+    if isinstance(fault, OnFrames) and fault.nth > 1:
         yield structs.replace(fault, nth=1)
-    if isinstance(fault, Drop) and fault.count > 1:
+    if isinstance(fault, Drop | Duplicate) and fault.count > 1:
         yield structs.replace(fault, count=1)
     if isinstance(fault, Hold):
         if fault.until is not None and fault.or_after is not None:

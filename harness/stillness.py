@@ -25,14 +25,16 @@ _HARMLESS_CALLS = ("futex",)
 class Stillness(Struct, frozen=True):
     """What two looks come to.
 
-    ``still``: nothing ran and nothing was in flight. ``ends_at``: the earliest armed timer within the horizon
-    (nanoseconds), None for none. ``doubts``: what is unknown, each in a few words. ``facts``: what the test rests on.
+    ``still``: nothing ran, nothing was in flight, nobody was stopped. ``ends_at``: the earliest armed timer within the
+    horizon (nanoseconds), None for none. ``doubts``: what is unknown, each in a few words. ``facts``: what the test
+    rests on. ``stopped``: the roles that are stopped while all the others are still; empty if anything moves.
     """
 
     still: bool
     ends_at: int | None
     doubts: tuple[str, ...]
     facts: tuple[str, ...]
+    stopped: tuple[str, ...] = ()
 
 
 def ticks(name: str) -> bool:
@@ -66,6 +68,8 @@ def test(looks: DoubleLook, names: Mapping[tuple[str, int], str], watches: Mappi
         waits = {wait.tid: wait for wait in after.waits}
         if not result.same_waits(before.waits, after.waits):
             return Stillness(False, None, (), ())
+        if result.is_stopped(before, after):
+            continue  # held by the plan, with all its timers: whoever stopped it is who can act
         for first, second in zip(before.threads, after.threads, strict=True):
             name = names.get((after.role, second.tid), second.name)
             if not result.slept(after.role, first, second, gap):
@@ -101,12 +105,21 @@ class _Tally:
         self._facts: list[str] = []
         self._threads = 0
         self._in_flight = False
+        self._stopped: list[str] = []
 
     def same_waits(self, before: tuple[Wait, ...], after: tuple[Wait, ...]) -> bool:
         def key(wait: Wait) -> tuple[object, ...]:
             return wait.tid, wait.site, wait.number, wait.since, wait.progress
 
         return list(map(key, before)) == list(map(key, after))
+
+    def is_stopped(self, before: Snapshot, after: Snapshot) -> bool:
+        """Whether the process stood stopped by a signal through both looks, every thread of it."""
+        pairs = list(zip(before.threads, after.threads, strict=True))
+        if not pairs or any(a.state != "T" or b.state != "T" or a.runs != b.runs for a, b in pairs):
+            return False
+        self._stopped.append(after.role)
+        return True
 
     def slept(self, role: str, first: Thread, second: Thread, gap: int) -> bool:
         """Whether the thread slept through, or is a ticker that had its time and woke nobody."""
@@ -174,4 +187,6 @@ class _Tally:
             *self._facts,
         ]
         ends = min(self._ends, default=None)
-        return Stillness(not self._in_flight, ends, tuple(self._doubts), tuple(facts))
+        stopped = () if self._in_flight else tuple(self._stopped)
+        still = not self._in_flight and not self._stopped
+        return Stillness(still, ends, tuple(self._doubts), tuple(facts), stopped)

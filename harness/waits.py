@@ -72,12 +72,25 @@ def thread_names(events: Iterable[Event]) -> dict[tuple[str, int], str]:
 
 
 class _Node(Struct, frozen=True):
-    """One wait, who could end it, and in which way it is lost if a frame is."""
+    """One wait, who could end it, and, if it is for one frame of the relay, for the ``frame``-th of which ``kind``."""
 
     edge: Edge
+    kind: str = ""
     frame: int = 0
-    link: str = ""
     collective: int = 0
+
+    @property
+    def name(self) -> str:
+        """The frame as a sentence says it."""
+        return f"frame {self.frame}" if self.kind == "step" else f"the {self.kind} frame"
+
+
+class _Source(Struct, frozen=True):
+    """One socket that a wait is on: a message has to come, or (``sends``) there has to be room for one."""
+
+    link: str
+    endpoint: str
+    sends: bool
 
 
 class Graph:
@@ -99,11 +112,19 @@ class Graph:
         link = wait.site.rpartition(".")[0]
         if wait.number >= 0 and self._is_group(link):
             return self._collective(role, wait, link, since)
-        sources = [source.removesuffix(".recv") for source in wait.text.split("|")] if wait.text else [link]
-        links = [source for source in sources if source not in ("fd", "loop") and not source.endswith(".send")]
-        if not links:
+        sources = self._sources(wait, link)
+        if not sources:
             return self._silent(role, wait, since)
-        return self._message(role, wait, links[0], since)
+        return self._message(role, wait, sources, since)
+
+    def _sources(self, wait: Wait, link: str) -> list[_Source]:
+        names = wait.text.split("|") if wait.text else [link]
+        found = []
+        for name in names:
+            endpoint = name.removesuffix(".recv").removesuffix(".send")
+            if endpoint not in ("fd", "loop"):
+                found.append(_Source(self._target.link_of(endpoint), endpoint, name.endswith(".send")))
+        return found
 
     def _is_group(self, name: str) -> bool:
         return any(
@@ -134,29 +155,52 @@ class Graph:
         edge = Edge(role, wait.site, f"{wait.site} #{wait.number}", since, enders, why)
         return _Node(edge, collective=wait.number)
 
-    def _message(self, role: str, wait: Wait, link: str, since: float) -> _Node:
-        sender = self._sender(role, link)
-        got = [event for event in self._history.of(role, f"{link}.recv", "after") if event.ok and event.kind != "?"]
-        if link == "relay":
-            steps = [event for event in got if event.kind == "step"]
-            frame = len(steps) + 1
-            what = f"frame {frame} on relay" if steps or not self._in_handshake(role) else "the end of the handshake"
-        else:
-            frame, what = len(got) + 1, f"message {len(got) + 1} on {link}"
-        why = f"{sender} is dead" if sender in self._dead else "nothing left can send it"
-        return _Node(Edge(role, wait.site, what, since, (sender,), why), frame=frame, link=link)
+    def _message(self, role: str, wait: Wait, sources: list[_Source], since: float) -> _Node:
+        enders = tuple(dict.fromkeys(peer for source in sources for peer in self._peers(role, source)))
+        frame = self._frame(role) if any(self._hears_relay(role, source) for source in sources) else None
+        what = dict.fromkeys(self._what(role, source) for source in sources)
+        dead = [peer for peer in enders if peer in self._dead]
+        why = f"{', '.join(dead)} is dead" if dead else "nothing left can send it"
+        if all(source.sends for source in sources):
+            why = why if dead else "nothing left takes one"
+        edge = Edge(role, wait.site, " or ".join(what), since, enders, why)
+        return _Node(edge, *frame) if frame is not None else _Node(edge)
 
-    def _in_handshake(self, role: str) -> bool:
-        kinds = {event.kind for event in self._history.of("dp0.rank0", "relay.send", "after")}
-        done = any(event.kind == "done" for event in self._history.of(role, "relay.recv", "after"))
-        return "hello" in kinds and not done
+    def _what(self, role: str, source: _Source) -> str:
+        if source.sends:
+            return f"room on {source.endpoint}"
+        if self._hears_relay(role, source):
+            kind, frame = self._frame(role)
+            if kind == "done":
+                return "the end of the handshake"
+            return f"frame {frame} on relay" if kind == "step" else f"the {kind} frame on relay"
+        if source.link == "relay":
+            return "a subscription on relay"
+        got = [e for e in self._history.of(role, f"{source.link}.recv", "after") if e.ok and e.kind != "?"]
+        return f"message {len(got) + 1} on {source.link}"
 
-    def _sender(self, role: str, link: str) -> str:
-        binder = self._target.binder(link)
+    def _hears_relay(self, role: str, source: _Source) -> bool:
+        return source.link == "relay" and not source.sends and role != self._target.binder("relay")
+
+    def _frame(self, role: str) -> tuple[str, int]:
+        """Which frame of the relay the role has to get next: its kind, and which of that kind it is."""
+        got = [event.kind for event in self._history.of(role, "relay.recv", "after") if event.ok]
+        if not {"step", "done", "go"} & {*got}:
+            sent = {event.kind for event in self._history.of(self._target.binder("relay"), "relay.send", "after")}
+            if "hello" in sent:
+                return "done", 1
+            if any(event.kind == "join" for event in self._history.of(role, "control.send", "after")):
+                return "go", 1
+        return "step", got.count("step") + 1
+
+    def _peers(self, role: str, source: _Source) -> tuple[str, ...]:
+        """Who is at the other end."""
+        binder, plan = self._target.binder(source.link), self._history.plan
         if binder != role:
-            return binder
-        connectors = self._target.connectors(link, self._history.plan)
-        return connectors[0] if connectors else "client"
+            return (binder,)
+        connectors = self._target.connectors(source.link, plan)
+        mine = [peer for peer in connectors if self._target.endpoint(source.link, peer, plan) == source.endpoint]
+        return tuple(mine) or connectors or ("client",)
 
     def _silent(self, role: str, wait: Wait, since: float) -> _Node:
         self.doubts.append(f"{role} waits at {wait.site} for nothing that the seam knows")
@@ -178,9 +222,11 @@ class Graph:
     def lost(self) -> tuple[_Node, Event] | None:
         """A wait for a frame that was sent and never came, and the event of its sending."""
         for node in self.chain():
-            if node.link != "relay" or not node.edge.waits_for.startswith("frame"):
+            if not node.frame:
                 continue
-            sent = [e for e in self._history.of(node.edge.ended_by[0], "relay.send", "after") if e.kind == "step"]
+            here = self._target.endpoint("relay", node.edge.role, self._history.plan)
+            sends = self._history.of(self._target.binder("relay"), "relay.send", "after")
+            sent = [event for event in sends if event.kind == node.kind and event.text in ("", here)]
             if len(sent) >= node.frame:
                 return node, sent[node.frame - 1]
         return None
@@ -200,24 +246,24 @@ class Graph:
         return Blame(sentence, event, tuple(waits), debts)
 
     def _how_lost(self, node: _Node, sent: Event) -> tuple[str, str]:
-        sender, receiver, n = _person(sent.role), _person(node.edge.role), node.frame
+        receiver, n = _person(node.edge.role), node.frame
+        subscribes = self._target.frame("relay", "join", self._history.plan) == "SUBSCRIBE"
+        told = f"{_person(sent.role).capitalize()} {'published' if subscribes else 'sent'} {node.name}"
         event = f"{sent.role}:relay.send[{sent.kind}]#{sent.n}:after"
         frames = [f for f in self._history.frames if f.link == "relay" and f.connector == node.edge.role]
-        carried = [f for f in frames if f.kind == "step" and f.fate != "released"]
-        cut = next((f for f in frames if f.kind == "step" and f.nth == n and f.fate in ("dropped", "held")), None)
-        if cut is not None and cut.fate == "dropped":
-            return f"{sender.capitalize()} published frame {n}, and it was dropped on its way to {receiver}.", event
+        carried = [f for f in frames if f.kind == node.kind and f.fate not in ("released", "injected")]
+        cut = next((f for f in carried if f.nth == n and f.fate in ("dropped", "held")), None)
         if cut is not None:
-            return f"{sender.capitalize()} published frame {n}, and it is held on its way to {receiver}.", event
+            how = "it was dropped" if cut.fate == "dropped" else "it is held"
+            return f"{told}, and {how} on its way to {receiver}.", event
         joined = [f.t for f in frames if f.kind == "SUBSCRIBE" and f.fate in ("passed", "released")]
         if not frames:
             joined = [e.t for e in self._history.of(node.edge.role, "relay.subscribe", "after")]
-        if not joined or joined[0] > sent.t:
-            early = f"before {receiver}'s subscription was registered, so it was dropped."
-            return f"{sender.capitalize()} published frame {n} {early}", event
+        if subscribes and (not joined or joined[0] > sent.t):
+            return f"{told} before {receiver}'s subscription was registered, so it was dropped.", event
         if frames and len(carried) < n:
-            return f"{sender.capitalize()} published frame {n}, and it never left {sender}'s socket.", event
-        return f"{sender.capitalize()} published frame {n}, and it never reached {receiver}.", event
+            return f"{told}, and it never left {_person(sent.role)}'s socket.", event
+        return f"{told}, and it never reached {receiver}.", event
 
     def _without_loss(self, chain: list[_Node]) -> tuple[_Node | None, str, str]:
         for node in chain:

@@ -81,7 +81,6 @@ class Attachment:
         self.loop = asyncio.get_running_loop()
         self.inbox = Inbox(resources.latch)
         self._output: zmq.asyncio.Socket = resources.output
-        self._received = 0
         self._readable = True
         self._pending: asyncio.Future[list[bytes]] | None = None
         self._buried = asyncio.Event()
@@ -89,11 +88,14 @@ class Attachment:
         self.task.add_done_callback(self._receiver_ended)
         resources.close_sockets = self._close
         resources.latch.listen(self._call_undertaker)
+        if resources.watchdog is not None:
+            resources.watchdog.suspect_output = self._call_searcher
 
     async def send(self, frames: list[bytes]) -> None:
         """Send to the engine. Raises the latched error if the engine cannot be reached."""
         try:
             await self._resources.input.send_multipart(frames)
+            self._resources.sent()
         except zmq.ZMQError as error:
             await self._await_cause()
             self._die(EngineDeadError(rank_role(0), f"cannot be reached: {error}"))
@@ -121,17 +123,35 @@ class Attachment:
         except msgspec.MsgspecError as error:
             problem = f"sent an output frame that cannot be read: {error}"
         else:
-            expected = self._received + 1
+            received = self._resources.traffic.received
+            expected = received + 1
             if len(frames) != 1:
                 problem = f"sent output {outputs.number} in {len(frames)} frames, expected 1"
             elif outputs.number != expected:
-                problem = f"sent output {outputs.number} after {self._received}, expected {expected}"
+                problem = f"sent output {outputs.number} after {received}, expected {expected}"
         if problem:
             self._readable = False
             self._die(EngineDeadError(rank_role(0), problem))
         else:
-            self._received += 1
+            self._resources.received(outputs)
             self.inbox.put(outputs)
+
+    def _call_searcher(self, number: int) -> None:
+        """The watchdog calls this from its thread: message `number` was sent, where is it?"""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            self.loop.call_soon_threadsafe(self._search, number)
+
+    def _search(self, number: int) -> None:
+        """On the loop, which may have been blocked: what is there is taken; what is not there by now is lost."""
+        if self._pending is not None and self._pending.done():
+            self.loop.call_soon(self._search, number)
+            return
+        if self._resources.released or not self._readable:
+            return
+        self._take_the_rest()
+        received = self._resources.traffic.received
+        if self._readable and received < number:
+            self._die(EngineDeadError(rank_role(0), f"sent output {number}, and only {received} have arrived"))
 
     async def _await_cause(self) -> None:
         """Wait, within a bound, until the monitor has latched the cause."""
@@ -217,10 +237,16 @@ class AsyncMPClient(MPClient):
         self._attach()
 
     async def add_request_async(self, request: Request) -> None:
-        """Send a request. Raises :class:`EngineDeadError` if the engine is dead."""
+        """Send a request.
+
+        Raises :class:`EngineDeadError` if the engine is dead, :class:`EngineBusyError` if as many requests are under
+        way as it may hold, :class:`EngineGenerateError` for a request that cannot be sent.
+        """
         attachment = self._attach()
         self._resources.latch.check()
-        await attachment.send(self._add_frames(request))
+        frames = self._add_frames(request)
+        self._resources.owed.add(request.request_id)
+        await attachment.send(frames)
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         """Ask for the end of requests. Unknown ids are ignored; so is everything once the engine is dead."""

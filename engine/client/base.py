@@ -18,11 +18,13 @@ from typing import Any
 import msgspec
 import zmq
 
-from engine.clock import Deadline
+from engine import health
+from engine.clock import Deadline, now
 from engine.config import EngineConfig, Launch
 from engine.death import furthest_behind, has_failed, settle
 from engine.endpoints import Endpoints
-from engine.errors import EngineDeadError, EngineGenerateError, StartupError
+from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError, StartupError
+from engine.health import Traffic
 from engine.launch import ProcessFactory, Ranks, SpawnFactory
 from engine.messages import (
     CLIENT_ROLE,
@@ -31,12 +33,15 @@ from engine.messages import (
     Hello,
     MessageType,
     Notice,
+    Outputs,
     Request,
     engine_identity,
     rank_role,
 )
 from engine.monitor import LEAVE_GRACE, DeathLatch, Monitor
+from engine.pulse import PulseTable
 from engine.sockets import blocking, readable
+from engine.watchdog import Watchdog
 
 REPORT_MARGIN = 0.25
 """Seconds after the start-up deadline for the ranks, which have the same one, to say what they waited for."""
@@ -48,14 +53,22 @@ class Resources:
     def __init__(self, config: EngineConfig, context: zmq.Context[Any]) -> None:
         self.config = config
         self.latch = DeathLatch()
-        self.endpoints = Endpoints.create(config.socket_dir)
+        self.endpoints = Endpoints.create(config.socket_dir, config.tp_size)
+        self.pulses = PulseTable(config.tp_size)
+        self.traffic = Traffic()
+        self.owed: set[str] = set()
+        """Ids of the requests that were sent and have not finished."""
+        self.stop_limit = config.timeouts.shutdown
         self.context = context
         self.input = context.socket(zmq.ROUTER)
         self.output = context.socket(zmq.PULL)
         self.ranks = Ranks()
         self.monitor: Monitor | None = None
+        self.watchdog: Watchdog | None = None
         self.close_sockets: Callable[[], None] = self.close_unattached
         """How to close the sockets; a client that hands them to an event loop puts its own way here."""
+        self.farewell = Notice("fail", CLIENT_ROLE, "the client gave up during start-up")
+        """What the ranks are told if they have to go before the engine was ready."""
         self.released = False
         self._lock = threading.Lock()
 
@@ -66,6 +79,30 @@ class Resources:
             socket.set_hwm(0)
             socket.linger = 0
             socket.bind(self.endpoints.address(link))
+
+    @property
+    def shared(self) -> list[int]:
+        """The descriptors that every rank gets: the claim, held until its last process is gone, and the pulse table."""
+        claim = self.endpoints.claim
+        return [claim.fileno() if claim is not None else -1, self.pulses.fileno()]
+
+    def watch(self) -> None:
+        """The engine is ready: from now on the monitor thread watches over it."""
+        pids = [rank.process.pid for rank in self.ranks.all]
+        self.watchdog = Watchdog(self.config.step_limit, self.pulses, self.traffic, pids)
+        self.monitor = Monitor(self.ranks, self.latch, self.watchdog)
+
+    def sent(self) -> None:
+        """A message has gone out on `input`."""
+        self.traffic.at = now()
+        self.traffic.sent += 1
+        if self.monitor is not None:
+            self.monitor.busy()
+
+    def received(self, outputs: Outputs) -> None:
+        """The next message has come in on `output`."""
+        self.traffic.received += 1
+        self.owed.difference_update(output.request_id for output in outputs.outputs if output.finish_reason is not None)
 
     def drain_output(self) -> Iterator[list[bytes]]:
         """What has arrived on `output` and was not received yet."""
@@ -85,13 +122,14 @@ class Resources:
             self.released = True
         try:
             if self.monitor is not None:
-                self.monitor.stop()
+                self.monitor.stop(self.stop_limit)
             else:
-                self.ranks.take_down(Notice("fail", CLIENT_ROLE, "the client gave up during start-up"), LEAVE_GRACE)
+                self.ranks.take_down(self.farewell, LEAVE_GRACE)
                 self.ranks.close()
         finally:
             self.close_sockets()
             self.context.destroy(linger=0)
+            self.pulses.close()
             self.endpoints.remove()
 
 
@@ -114,8 +152,10 @@ class MPClient:
         try:
             resources.open()
             self._start(startup, factory if factory is not None else SpawnFactory())
-            resources.monitor = Monitor(resources.ranks, resources.latch, config.timeouts.shutdown)
-        except BaseException:
+            resources.watch()
+        except BaseException as error:
+            if isinstance(error, EngineDeadError):
+                resources.farewell = Notice("fail", error.culprit, error.cause)
             self.shutdown()
             raise
 
@@ -134,12 +174,27 @@ class MPClient:
         """The error that every call raises from now on, or None while the engine lives."""
         return self._resources.latch.error
 
-    def check_health(self) -> None:
+    def check_dead(self) -> None:
         """Raise the latched :class:`EngineDeadError` if the engine is dead."""
         self._resources.latch.check()
 
-    def shutdown(self) -> None:
-        """Stop the engine (in order within `timeouts.shutdown`, then by signals), give everything back. Idempotent."""
+    def check_health(self) -> None:
+        """Raise if a request submitted now could not complete, see :mod:`engine.health`.
+
+        The latched :class:`EngineDeadError` if the engine is dead, :class:`EngineStalledError` if it is stopped or has
+        made no progress for `timeouts.stall` seconds with something to do.
+        """
+        self.check_dead()
+        resources = self._resources
+        health.check(resources.pulses.read(), resources.traffic, list(self.pids.values()), self.config.timeouts.stall)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Stop the engine (in order within `timeout` seconds, then by signals) and give everything back. Idempotent.
+
+        The default is `timeouts.shutdown`.
+        """
+        if timeout is not None:
+            self._resources.stop_limit = timeout
         self._finalizer()
         atexit.unregister(self._finalizer)
 
@@ -160,22 +215,29 @@ class MPClient:
             startup_at=deadline.at or 0.0,
         )
         try:
-            ranks.start(launch, factory)
+            ranks.start(launch, factory, resources.shared)
         except Exception as error:
             role = rank_role(len(ranks.all))
             raise StartupError(role, f"cannot be started: {error}", exit_code=None, phase="launch") from error
         descriptor = int(blocking(resources.input).get(zmq.FD))
         ranks.watch(descriptor)
+        try:
+            self._await_ready(deadline, epoch)
+        finally:
+            ranks.unwatch(descriptor)
+
+    def _await_ready(self, deadline: Deadline, epoch: int) -> None:
+        ranks, limit = self._resources.ranks, deadline.later_by(REPORT_MARGIN)
         greeted = False
-        while not (greeted and all(rank.ready is not None for rank in ranks.all)):
+        while True:
             # The socket's descriptor only tells of changes, so the socket itself is asked before every wait.
             greeted = greeted or self._take_hello(epoch)
             if any(has_failed(rank) for rank in ranks.all):
                 death = settle(ranks)
                 raise StartupError(death.culprit, death.cause, exit_code=death.exit_code, phase=death.phase)
             if greeted and all(rank.ready is not None for rank in ranks.all):
-                break
-            if not ranks.wait(deadline.later_by(REPORT_MARGIN)):
+                return
+            if limit.expired():
                 late = furthest_behind(ranks.all)
                 raise StartupError(
                     late.role,
@@ -183,7 +245,7 @@ class MPClient:
                     exit_code=late.exitcode,
                     phase=late.phase,
                 )
-        ranks.unwatch(descriptor)
+            ranks.wait(limit)
 
     def _take_hello(self, epoch: int) -> bool:
         """Whether rank 0's greeting has come. Raises :class:`StartupError` for anything else."""
@@ -203,7 +265,14 @@ class MPClient:
     # ---- messages ----
 
     def _add_frames(self, request: Request) -> list[bytes]:
-        """Frames of an ADD message. Raises :class:`EngineGenerateError` if the request's fields are of wrong types."""
+        """Frames of an ADD message.
+
+        Raises :class:`EngineBusyError` if the engine holds as many requests as it may, :class:`EngineGenerateError` if
+        the request's fields are of wrong types.
+        """
+        most = self.config.max_num_seqs + self.config.max_waiting
+        if len(self._resources.owed) >= most:
+            raise EngineBusyError(f"{most} requests are under way (max_num_seqs and max_waiting), try again later")
         body = self._encode(Add(self._messages + 1, request), request.request_id)
         return [self._identity, MessageType.ADD.value, body]
 

@@ -2,29 +2,24 @@
 
 The batch is flattened: the rows of all requests of a step stand in one matrix, whole prompts and single decode tokens
 side by side; attention alone is computed request by request. Collectives of one forward pass, in order: one all-reduce
-(embedding), two per layer (attention output, feed-forward), one all-gather (logits).
+(embedding), two per layer (attention output, feed-forward), and, if any token is to be drawn, one all-gather (logits).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch.nn import functional
 
 from engine.model import weights
-from engine.model.cache import KVCache
+from engine.model.cache import KVCache, Layout
 from engine.model.config import ModelConfig
 from engine.parallel.group import TensorGroup
 from engine.parallel.layers import ColumnLinear, RowLinear, VocabEmbedding, VocabHead
+from engine.sequence import Chunk
 
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The rows of one request in a step: the tokens that follow what its cache already holds."""
-
-    token_ids: list[int]
-    cache: KVCache
+Rope = tuple[torch.Tensor, torch.Tensor]
 
 
 class Layer:
@@ -46,25 +41,19 @@ class Layer:
         self.up = ColumnLinear(config, group, f"{name}.up")
         self.down = RowLinear(config, group, f"{name}.down")
 
-    def forward(self, rows: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], chunks: list[Chunk]) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, rope: Rope, layout: Layout, cache: KVCache) -> torch.Tensor:
         """(rows, hidden) to (rows, hidden)."""
-        rows = rows + self._attend(rms_norm(rows, self.attention_norm, self.config.norm_eps), rope, chunks)
+        rows = rows + self._attend(rms_norm(rows, self.attention_norm, self.config.norm_eps), rope, layout, cache)
         inner = rms_norm(rows, self.ffn_norm, self.config.norm_eps)
         return rows + self.down(functional.silu(self.gate(inner)) * self.up(inner))
 
-    def _attend(self, rows: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], chunks: list[Chunk]) -> torch.Tensor:
+    def _attend(self, rows: torch.Tensor, rope: Rope, layout: Layout, cache: KVCache) -> torch.Tensor:
         dim = self.config.head_dim
         queries = rotate(self.query(rows).view(-1, self.heads, dim), rope)
         keys = rotate(self.key(rows).view(-1, self.kv_heads, dim), rope)
-        values = self.value(rows).view(-1, self.kv_heads, dim)
-        mixed = torch.empty(rows.shape[0], self.heads * dim, dtype=rows.dtype)
-        start = 0
-        for chunk in chunks:
-            end = start + len(chunk.token_ids)
-            all_keys, all_values = chunk.cache.store(self.index, keys[start:end], values[start:end])
-            mixed[start:end] = attention(queries[start:end], all_keys, all_values)
-            start = end
-        return self.attention_out(mixed)
+        cache.write(self.index, layout.slots, keys, self.value(rows).view(-1, self.kv_heads, dim))
+        mixed = [attention(queries[span.first : span.last], *cache.read(self.index, span)) for span in layout.spans]
+        return self.attention_out(torch.cat(mixed))
 
 
 class Llama:
@@ -80,24 +69,35 @@ class Llama:
         self.head = VocabHead(config, group, "head")
         self.rope = rope_table(config)
 
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty cache for one request of up to `capacity` tokens."""
+    def new_cache(self, pages: int, page_size: int) -> KVCache:
+        """An empty cache for this rank's heads."""
         config = self.config
-        return KVCache(config.layers, capacity, config.kv_heads // self.group.size, config.head_dim, self.dtype)
+        return KVCache(config.layers, pages, page_size, config.kv_heads // self.group.size, config.head_dim, self.dtype)
 
-    def forward(self, chunks: list[Chunk]) -> list[int]:
-        """Run one step and fill the caches; the greedy next token of each chunk. All ranks get the same tokens."""
-        tokens = torch.tensor([token for chunk in chunks for token in chunk.token_ids])
-        positions = torch.tensor([chunk.cache.length + i for chunk in chunks for i in range(len(chunk.token_ids))])
-        rope = (self.rope[0][positions], self.rope[1][positions])
-        rows = self.embedding(tokens)
+    def forward(self, chunks: Sequence[Chunk], cache: KVCache) -> torch.Tensor:
+        """Run one step and fill the cache; the logits (n, vocab) after those n chunks that are sampled.
+
+        All ranks get the same bits: the logits are gathered, not computed, by each.
+        """
+        layout = Layout.of(chunks, cache.page_size)
+        rope = (self.rope[0][layout.positions], self.rope[1][layout.positions])
+        rows = self._embed(chunks, layout)
         for layer in self.layers:
-            rows = layer.forward(rows, rope, chunks)
-        ends = torch.tensor([len(chunk.token_ids) for chunk in chunks]).cumsum(0) - 1
-        logits = self.head(rms_norm(rows[ends], self.norm, self.config.norm_eps))
-        for chunk in chunks:
-            chunk.cache.advance(len(chunk.token_ids))
-        return [int(token) for token in logits.argmax(dim=-1)]
+            rows = layer.forward(rows, rope, layout, cache)
+        if not layout.sampled:
+            return rows.new_empty(0, self.config.vocab)
+        return self.head(rms_norm(rows[layout.sampled], self.norm, self.config.norm_eps))
+
+    def _embed(self, chunks: Sequence[Chunk], layout: Layout) -> torch.Tensor:
+        """Token embeddings, and the prompt's own rows where it came as such.
+
+        Every rank has all of the latter, so they are put in after the all-reduce and not summed.
+        """
+        rows = self.embedding(torch.tensor([token for chunk in chunks for token in chunk.token_ids]))
+        for chunk, span in zip(chunks, layout.spans, strict=True):
+            if chunk.rows is not None:
+                rows[span.first : span.last] = torch.from_numpy(chunk.rows).to(self.dtype)
+        return rows
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -105,7 +105,7 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
     return rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + eps) * weight
 
 
-def rope_table(config: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_table(config: ModelConfig) -> Rope:
     """Cosine and sine of the rotary angles (Su et al. 2021), each (max_length, head_dim / 2)."""
     dtype = getattr(torch, config.dtype)
     exponents = torch.arange(0, config.head_dim, 2, dtype=dtype) / config.head_dim
@@ -113,7 +113,7 @@ def rope_table(config: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:
     return angles.cos(), angles.sin()
 
 
-def rotate(heads: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def rotate(heads: torch.Tensor, rope: Rope) -> torch.Tensor:
     """Apply rotary positions to (rows, heads, head_dim); the two halves of a head form the rotated pairs."""
     cos, sin = rope[0][:, None, :], rope[1][:, None, :]
     first, second = heads.chunk(2, dim=-1)
@@ -127,8 +127,12 @@ def attention(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -
     """
     count, heads, dim = queries.shape
     total, kv_heads = keys.shape[:2]
-    grouped = queries.view(count, kv_heads, heads // kv_heads, dim)
-    scores = torch.einsum("nkgd,mkd->kgnm", grouped, keys) / dim**0.5
-    hidden = torch.arange(total) > torch.arange(total - count, total)[:, None]
-    shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-    return torch.einsum("kgnm,mkd->nkgd", shares, values).reshape(count, heads * dim)
+    shared = heads // kv_heads
+    # One product per key-value head, with the rows of all query heads that share it.
+    grouped = queries.view(count, kv_heads, shared, dim).permute(1, 2, 0, 3).reshape(kv_heads, -1, dim)
+    scores = torch.bmm(grouped, keys.permute(1, 2, 0)) / dim**0.5
+    if count > 1:  # a single token sees all that is there
+        hidden = torch.arange(total) > torch.arange(total - count, total)[:, None]
+        scores.view(kv_heads, shared, count, total).masked_fill_(hidden, float("-inf"))
+    mixed = torch.bmm(scores.softmax(-1), values.transpose(0, 1))
+    return mixed.view(kv_heads, shared, count, dim).permute(2, 0, 1, 3).reshape(count, heads * dim)

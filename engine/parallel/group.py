@@ -14,7 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from engine.clock import Deadline
+from engine.clock import Deadline, now
 from engine.errors import DeadlineExceeded, PeerFailed
 from engine.lifeline import Lifeline
 
@@ -25,19 +25,29 @@ GLOO_TIMEOUT = timedelta(minutes=30)
 class TensorGroup:
     """The `tp` group of one rank: collectives with an end.
 
-    `bounded` False is for a relay that waits without slices and deadlines by design. With one rank there is no group
-    and every collective is the identity.
+    `bounded` False is for a relay that waits without slices and deadlines by design. `beat` is called after each
+    collective, as a sign of progress. With one rank there is no group and every collective is the identity.
     """
 
-    def __init__(self, rank: int, roles: list[str], lifeline: Lifeline, *, bounded: bool) -> None:
+    def __init__(
+        self,
+        rank: int,
+        roles: list[str],
+        lifeline: Lifeline,
+        *,
+        bounded: bool,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         self.rank = rank
         self.size = len(roles)
         self.roles = roles
         self._lifeline = lifeline
         self._bounded = bounded
+        self._beat = beat
         self._deadline = Deadline.never()
         self._what = "start-up"
         self._count = 0
+        self._began_at = 0.0
 
     def form(self, store: str) -> None:
         """Meet the other ranks through the file `store`. The lifeline thread is what bounds this native wait."""
@@ -64,20 +74,22 @@ class TensorGroup:
         """Sum over the ranks, in place."""
         if self.size > 1:
             self._run("all_reduce", lambda: dist.all_reduce(tensor, async_op=True))
+        self._beat()
         return tensor
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Every rank's tensor, in rank order."""
-        if self.size == 1:
-            return [tensor]
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        self._run("all_gather", lambda: dist.all_gather(parts, tensor, async_op=True))
+        parts = [tensor] if self.size == 1 else [torch.empty_like(tensor) for _ in range(self.size)]
+        if self.size > 1:
+            self._run("all_gather", lambda: dist.all_gather(parts, tensor, async_op=True))
+        self._beat()
         return parts
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> torch.Tensor:
         """The tensor of rank `root`, in place."""
         if self.size > 1:
             self._run("broadcast", lambda: dist.broadcast(tensor, src=root, async_op=True))
+        self._beat()
         return tensor
 
     def sum_integers(self, values: list[int]) -> list[int]:
@@ -99,6 +111,7 @@ class TensorGroup:
 
     def _run(self, name: str, start: Callable[[], dist.Work | None]) -> None:
         self._count += 1
+        self._began_at = now()
         what = f"{name} {self._count} of {self._what}"
         try:
             work = start()
@@ -113,11 +126,20 @@ class TensorGroup:
                 with self._lifeline.native():
                     work.wait()
         except TimeoutError as error:
-            raise DeadlineExceeded(self.peer_of(), f"{what}: not finished by its deadline") from error
+            raise DeadlineExceeded(
+                self.peer_of(), f"{what}: not finished by its deadline, {now() - self._began_at:.2f} s after it began"
+            ) from error
         except RuntimeError as error:
             raise self._failed(what, error) from error
 
+    @property
+    def begun(self) -> tuple[int, float]:
+        """How many collectives this rank has begun, and when the last one, in seconds on the monotonic clock."""
+        return self._count, self._began_at
+
     def _failed(self, what: str, error: RuntimeError) -> PeerFailed:
+        # gloo only says that somebody has gone; who knows more says so about now.
+        self._lifeline.last_word()
         return PeerFailed(self.peer_of(), f"{what} failed: {_first_line(error)}")
 
 

@@ -18,20 +18,23 @@ import zmq
 from engine.clock import Deadline
 
 if TYPE_CHECKING:
+    from engine.control import Control
     from engine.lifeline import Lifeline
     from engine.parallel.group import TensorGroup
+    from engine.relay.frames import Fail
 
 
 @dataclass(frozen=True, slots=True)
 class RelaySeat:
     """A rank's place at the relay: who it is, where to meet, and what it may use.
 
-    `address` is the ZMQ address of link `relay`; `epoch` is the run's random 64-bit number; `step_limit` is in seconds.
+    `address` gives the ZMQ address of a link by its name; `epoch` is the run's random 64-bit number; both limits are in
+    seconds; `control` is the way back to rank 0, open before the relay is.
     """
 
     rank: int
     roles: list[str]
-    address: str
+    address: Callable[[str], str]
     epoch: int
     high_water: int
     handshake_limit: float
@@ -39,6 +42,11 @@ class RelaySeat:
     context: zmq.Context[zmq.Socket[bytes]]
     group: TensorGroup
     lifeline: Lifeline
+    control: Control
+
+    @property
+    def role(self) -> str:
+        return self.roles[self.rank]
 
     @property
     def size(self) -> int:
@@ -79,11 +87,11 @@ class Relay(Protocol):
     def stop(self, *, idle: bool) -> None:
         """Rank 0: tell all ranks to leave."""
 
-    def fail(self, culprit: str, cause: str) -> None:
+    def fail(self, what: Fail) -> None:
         """Rank 0: tell all ranks, as well as it can be done, that the engine fails."""
 
     def close(self) -> None:
-        """Close the socket; what :meth:`stop` or :meth:`fail` said still goes out, within a bound."""
+        """Close every socket; what :meth:`stop` or :meth:`fail` said still goes out, within a bound."""
 
 
 Strategy = TypeVar("Strategy", bound=type[Relay])
@@ -116,4 +124,4 @@ def create(name: str, seat: RelaySeat) -> Relay:
     return _strategies[name](seat)
 
 
-from engine.relay import handshake, unsynchronised  # noqa: E402, F401  (they register themselves)
+from engine.relay import handshake, pushpull, subscribed, unsynchronised  # noqa: E402, F401  (they register themselves)

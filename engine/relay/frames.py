@@ -1,10 +1,11 @@
-"""The envelope around every relay frame, as a pure codec.
+"""The envelope around every frame of the links `relay` and `control`, as a pure codec.
 
 Layout, little endian, :data:`HEADER`: magic byte 0xC1 (which msgpack never emits, so that no payload can pass for a
 frame), version, kind, epoch (64 bits, random per run), sequence number (64 bits), payload length, CRC-32 of the header
 before it and the payload. The payload is msgpack.
 
-Numbering: HELLO counts rounds from 1 and DONE follows the last hello by one; STEP, FAIL and STOP count from 1 again.
+Numbering on `relay`: either HELLO counts rounds from 1 and DONE follows the last hello by one, or there is one GO with
+number 0; STEP, FAIL and STOP then count from 1. On `control` (JOIN, FAIL) every sender counts from 1.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
+from typing import TypeVar
 
 import msgspec
 
-from engine.errors import RelayError
+from engine.errors import Accused, EngineError, PeerFailed, RelayError
 
 MAGIC = 0xC1
 VERSION = 1
@@ -24,13 +26,25 @@ _PREFIX = struct.Struct("<BBBQQI")
 
 
 class FrameKind(enum.IntEnum):
-    """What a relay frame says."""
+    """What a frame says."""
 
     HELLO = 1
     DONE = 2
     STEP = 3
     FAIL = 4
     STOP = 5
+    GO = 6
+    JOIN = 7
+
+
+PayloadT = TypeVar("PayloadT", bound=msgspec.Struct)
+
+
+class Go(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of GO: `joined` ranks are in; `until` is rank 0's deadline for the start, monotonic seconds."""
+
+    joined: int
+    until: float
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
@@ -47,11 +61,35 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     raws: list[bytes]
 
 
-class Fail(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of FAIL: the role that failed first, and how."""
+class Join(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of JOIN: who comes, with which version of the engine and which configuration (a digest)."""
 
+    rank: int
+    pid: int
+    version: str
+    digest: str
+
+
+class Fail(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of FAIL: what the sending rank knows.
+
+    `culprit` is the role that failed first, empty if the sender cannot tell. After a deadline, `begun` is how many
+    collectives the sender has begun and `at` when the deadline passed (monotonic seconds); else both are 0. All ranks
+    begin the same collectives, so a rank that came to that one later is the one that was waited for.
+    """
+
+    rank: int
     culprit: str
     cause: str
+    begun: int = 0
+    at: float = 0.0
+
+    def heard_by(self, role: str, begun: int, since: float) -> EngineError:
+        """What rank `role` has to raise when it is told so; it has begun that many collectives, the last at `since`."""
+        late = not self.culprit and (begun < self.begun or (begun == self.begun and since > self.at > 0))
+        if late or self.culprit == role:
+            return Accused(f"accused by rank {self.rank}: {self.cause}")
+        return PeerFailed(self.culprit, self.cause)
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -92,42 +130,62 @@ def decode(raw: bytes) -> Frame:
     return Frame(FrameKind(kind), epoch, number, body)
 
 
+def payload(frame: Frame, kind: type[PayloadT]) -> PayloadT:
+    """What the frame carries. Raises :class:`RelayError` if that cannot be read as `kind`."""
+    try:
+        return msgspec.msgpack.decode(frame.payload, type=kind)
+    except msgspec.MsgspecError as error:
+        raise RelayError(f"relay frame {frame} carries an unreadable payload: {error}") from error
+
+
+HANDSHAKE = (FrameKind.HELLO, FrameKind.DONE)
+GO_ONLY = (FrameKind.GO,)
+_SERVICE = (FrameKind.STEP, FrameKind.STOP)
+
+
 class Sequence:
     """What a receiver may be sent next: one run's epoch, the kinds of the present state, numbers without gap or repeat.
 
-    Before the handshake's first hello the number is open, since a subscriber that comes late has missed some.
+    `opening` are the kinds that come before service, none if service begins at once. Before the handshake's first hello
+    the number is open, since a subscriber that comes late has missed some.
     """
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, opening: tuple[FrameKind, ...] = HANDSHAKE) -> None:
         self._epoch = epoch
-        self._last: Frame | None = None
-        self._serving = False
+        self._known = opening or _SERVICE
+        self._last = "nothing"
+        self._expected: int | None = {HANDSHAKE: None, GO_ONLY: 0}.get(opening, 1)
 
     def accept(self, raw: bytes) -> Frame:
         """Decode the next frame. Raises :class:`RelayError`, naming it and what was expected, if it cannot be next."""
         frame = decode(raw)
         if frame.epoch != self._epoch:
             raise RelayError(f"relay frame {frame} is of foreign epoch {frame.epoch:#x}, expected {self._epoch:#x}")
-        known = (
-            (FrameKind.STEP, FrameKind.FAIL, FrameKind.STOP)
-            if self._serving
-            else (FrameKind.HELLO, FrameKind.DONE, FrameKind.FAIL)
-        )
-        if frame.kind not in known:
-            raise RelayError(f"relay frame {frame} after {self._last or 'nothing'}, expected {_either(known)}")
         if frame.kind is FrameKind.FAIL:
-            return frame  # tells the end of a run; nothing is lost if something before it was
-        if self._last is None:
+            self._check_fail(frame)
+            return frame
+        if frame.kind not in self._known:
+            raise RelayError(f"relay frame {frame} after {self._last}, expected {_either(self._known)}")
+        if self._expected is None:
             if frame.kind is FrameKind.DONE:
                 raise RelayError(f"relay frame {frame} before any hello")
-        elif frame.number != self._last.number + 1:
-            kind = "repeats or goes back" if frame.number <= self._last.number else "leaves a gap"
-            raise RelayError(f"relay frame {frame} {kind} after {self._last}, expected {self._last.number + 1}")
-        self._last = frame
-        if frame.kind is FrameKind.DONE:
-            self._serving = True
-            self._last = Frame(FrameKind.DONE, frame.epoch, 0, b"")
+        elif frame.number != self._expected:
+            kind = "repeats or goes back" if frame.number < self._expected else "leaves a gap"
+            raise RelayError(f"relay frame {frame} {kind} after {self._last}, expected {self._expected}")
+        if frame.kind in (FrameKind.DONE, FrameKind.GO):
+            self._known = _SERVICE
+            self._last, self._expected = f"{frame.kind.name} 0", 1
+        else:
+            self._last, self._expected = str(frame), frame.number + 1
         return frame
+
+    def _check_fail(self, frame: Frame) -> None:
+        """A FAIL ends the run whenever it comes; but frames that were lost before it are why, and so are told first."""
+        if self._expected is not None and frame.number > self._expected:
+            told = payload(frame, Fail)
+            raise RelayError(
+                f"relay frame {frame} leaves a gap after {self._last}, expected {self._expected}; it says: {told.cause}"
+            )
 
 
 def _either(kinds: tuple[FrameKind, ...]) -> str:

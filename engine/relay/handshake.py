@@ -1,4 +1,4 @@
-"""PUB/SUB with a handshake, then one numbered frame per iteration. The default strategy.
+"""PUB/SUB with a handshake, then one numbered frame per iteration.
 
 A PUB socket drops what nobody subscribes to yet, and connecting does not wait for the subscription to arrive. So rank 0
 publishes hellos until every rank has heard one, and only then DONE: on one connection frames keep their order, so
@@ -6,192 +6,159 @@ whatever follows DONE is heard. The protocol is the seed report's; its limits ar
 
 - every rank has the same wall-clock deadline for every wait, DONE included (rank 0's, carried in each round);
 - one all-reduce a round tells all ranks the same verdict: who has joined, who has failed, so all go on or all raise;
+- a rank has joined only when its JOIN has come over `control` too, which says that it is the same engine;
 - frames carry epoch, number and checksum, and a wrong one raises :class:`engine.errors.RelayError`;
 - failure of a rank is told to all others.
 
 A rank that has joined goes on reading hellos, so that a slow start of another rank cannot fill its queue and push DONE
-out of it.
+out of it. In service a PUB still drops frames for a rank whose queue is full: that is an error, not a wedge, but
+:mod:`engine.relay.pushpull` does not have it.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
-
-import msgspec
-import zmq
+from dataclasses import dataclass
+from typing import ClassVar
 
 from engine import relay
 from engine.clock import Deadline, now
-from engine.errors import DeadlineExceeded, EngineError, PeerFailed, RelayError, StopRequested
+from engine.errors import DeadlineExceeded, EngineError, PeerFailed, RelayError
+from engine.lifeline import LAST_WORD
 from engine.relay import frames
 from engine.relay.frames import FrameKind
+from engine.relay.numbered import ROUND_MARGIN
+from engine.relay.published import PublishedRelay
 from engine.sockets import readable
 
 HELLO_POLL = 0.02
 """Seconds that a rank without a hello waits for one before the next round."""
 
-ROUND_MARGIN = 0.25
-"""Seconds after the deadline for the round in which the ranks tell each other that it has passed."""
-
-LAST_WORDS_LINGER = 100
-"""Milliseconds for a STOP or FAIL frame to leave the process."""
+_BROKEN = 2
+"""A rank's state in a round: 0 well, 1 its deadline has passed, 2 it has an error of its own."""
 
 
-PayloadT = TypeVar("PayloadT", bound=msgspec.Struct)
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round has told all ranks alike.
+
+    Ranks that have heard no hello, that have not said JOIN, that have failed; whether anybody's deadline has passed;
+    rank 0's deadline.
+    """
+
+    unheard: list[int]
+    unjoined: list[int]
+    broken: list[int]
+    expired: bool
+    deadline: Deadline
 
 
 @relay.register("handshake")
-class HandshakeRelay:
+class HandshakeRelay(PublishedRelay):
     """One rank's end of the handshake strategy."""
 
-    unbounded: ClassVar[bool] = False
+    opening: ClassVar[tuple[FrameKind, ...]] = frames.HANDSHAKE
 
     def __init__(self, seat: relay.RelaySeat) -> None:
-        self._seat = seat
-        self._sequence = frames.Sequence(seat.epoch)
-        self._published = 0
-        self._steps = 0
-        self._linger = 0
+        super().__init__(seat)
+        self._number = 1
         self._heard = False
-        self._socket = seat.context.socket(zmq.PUB if seat.rank == 0 else zmq.SUB)
-        self._socket.set_hwm(seat.high_water)
-
-    def open(self) -> None:
-        self._socket.bind(self._seat.address)
-
-    def connect(self) -> None:
-        self._socket.connect(self._seat.address)
-        self._socket.subscribe(b"")
-
-    # ---- start ----
 
     def join(self, startup: Deadline) -> relay.JoinReport:
         """Rounds until every rank has joined, then DONE.
 
         Raises :class:`DeadlineExceeded` naming the missing ranks, :class:`RelayError`, or :class:`PeerFailed`.
         """
+        began = now()
         deadline = startup.sooner(Deadline.after(self._seat.handshake_limit))
         others = self._seat.size - 1
         rounds = 0
+        if self._seat.rank > 0:
+            self._seat.control.join()
         while True:
             rounds += 1
-            failure = self._hear_or_say_hello(rounds, deadline)
-            joined, failed, deadline = self._round(rounds, deadline, failure)
-            missing = [role for role, here in zip(self._seat.roles, joined, strict=True) if not here]
-            if failed:
-                raise self._verdict(rounds, failure, failed, missing)
-            if not missing:
+            failure = self._hear_or_say_hello(deadline)
+            outcome = self._round(rounds, deadline, failure)
+            if outcome.broken or outcome.expired:
+                raise failure or self._verdict(outcome, f"in {rounds} rounds and {now() - began:.2f} s")
+            deadline = outcome.deadline
+            if not outcome.unheard and not outcome.unjoined:
                 break
         if self._seat.rank == 0:
-            self._publish(FrameKind.DONE, rounds + 1, frames.Done(rounds, others))
+            self._publish(FrameKind.DONE, frames.Done(rounds, others), deadline)
+            self._number = 1
             return relay.JoinReport(others, rounds)
         return self._await_done(deadline)
 
-    def _hear_or_say_hello(self, number: int, deadline: Deadline) -> EngineError | None:
+    def _hear_or_say_hello(self, deadline: Deadline) -> EngineError | None:
         """This rank's part before a round; an error is kept for the round, so that all ranks leave it together."""
+        seat = self._seat
         try:
-            if self._seat.rank == 0:
-                self._publish(FrameKind.HELLO, number)
-                self._seat.lifeline.check(stop=False)
+            if seat.rank == 0:
+                self._publish(FrameKind.HELLO, None, deadline)
+                seat.lifeline.check(stop=False)
             elif self._heard:
-                self._seat.lifeline.check(stop=False)
+                seat.lifeline.check(stop=False)
                 self._read_hellos()
-            elif self._seat.lifeline.wait(self._socket, Deadline.after(HELLO_POLL).sooner(deadline)):
+            elif seat.lifeline.wait([self.socket], Deadline.after(HELLO_POLL).sooner(deadline)):
                 self._read_hellos()
         except (RelayError, PeerFailed) as error:
             return error
         return None
 
     def _read_hellos(self) -> None:
-        while readable(self._socket):
+        while readable(self.socket):
             frame = self._receive()
             if frame.kind is not FrameKind.HELLO:
                 raise RelayError(f"relay frame {frame} before all ranks have joined")
             self._heard = True
 
-    def _round(
-        self, number: int, deadline: Deadline, failure: EngineError | None
-    ) -> tuple[list[bool], list[int], Deadline]:
-        """One all-reduce. Returns who has joined, which ranks have failed, and the deadline that rank 0 has set."""
+    def _round(self, number: int, deadline: Deadline, failure: EngineError | None) -> Round:
+        """One all-reduce: every rank says how it stands, rank 0 also who has said JOIN and what its deadline is."""
         seat = self._seat
+        first = seat.rank == 0
         seat.group.arm(deadline.later_by(ROUND_MARGIN), f"handshake round {number}")
+        state = _BROKEN if failure is not None else int(deadline.expired())
         own = [int(rank == seat.rank) for rank in range(seat.size)]
-        here = int(seat.rank == 0 or self._heard)
-        bad = int(failure is not None or deadline.expired())
-        microseconds = int((deadline.at or now()) * 1_000_000) if seat.rank == 0 else 0
-        total = seat.group.sum_integers([one * here for one in own] + [one * bad for one in own] + [microseconds])
-        joined = [count > 0 for count in total[: seat.size]]
-        failed = [rank for rank in range(seat.size) if total[seat.size + rank]]
-        return joined, failed, Deadline(total[-1] / 1_000_000)
+        absent = seat.control.missing() if first else []
+        total = seat.group.sum_integers(
+            [one * int(first or self._heard) for one in own]
+            + [one * state for one in own]
+            + [int(rank in absent) for rank in range(seat.size)]
+            + [int((deadline.at or now()) * 1_000_000) if first else 0]
+        )
+        heard, states, unjoined = (total[part * seat.size : (part + 1) * seat.size] for part in range(3))
+        return Round(
+            unheard=[rank for rank, count in enumerate(heard) if not count],
+            unjoined=[rank for rank, count in enumerate(unjoined) if count],
+            broken=[rank for rank, state in enumerate(states) if state == _BROKEN],
+            expired=any(states),
+            deadline=Deadline(total[-1] / 1_000_000),
+        )
 
-    def _verdict(self, rounds: int, own: EngineError | None, failed: list[int], missing: list[str]) -> EngineError:
-        """The error with which this rank leaves a round that has failed."""
-        if own is not None:
-            return own
-        if missing:
-            return DeadlineExceeded(
-                missing[0], f"handshake: no hello reached {', '.join(missing)} in {rounds} rounds before the deadline"
-            )
-        culprit = self._seat.roles[failed[0]]
-        return PeerFailed(culprit, f"failed in handshake round {rounds}")
+    def _verdict(self, outcome: Round, spent: str) -> EngineError:
+        """The error with which a rank that has none of its own leaves a round that has failed."""
+        roles = self._seat.roles
+        if outcome.broken:
+            self._await_cause()
+            return PeerFailed(roles[outcome.broken[0]], f"failed in the handshake, {spent}")
+        for what, ranks in (("hello reached", outcome.unheard), ("JOIN came from", outcome.unjoined)):
+            if ranks:
+                return DeadlineExceeded(roles[ranks[0]], f"handshake: no {what} {self._names(ranks)} {spent}")
+        return DeadlineExceeded("", f"handshake: the deadline passed {spent}")
+
+    def _await_cause(self) -> None:
+        """Whoever has failed is about to say how, to rank 0 over `control`, to the others over the relay."""
+        if self._seat.rank == 0:
+            self._seat.lifeline.last_word()
+            return
+        moment = Deadline.after(LAST_WORD)
+        while self._seat.lifeline.wait([self.socket], moment, stop=False):
+            self._receive()
 
     def _await_done(self, deadline: Deadline) -> relay.JoinReport:
         while True:
-            if not self._seat.lifeline.wait(self._socket, deadline):
-                raise DeadlineExceeded(
-                    self._seat.roles[0], "handshake: all ranks have joined, but no DONE frame came before the deadline"
-                )
-            frame = self._receive()
+            frame = self._next(deadline, "handshake: all ranks have joined, but no DONE frame came")
             if frame.kind is FrameKind.DONE:
-                done = _payload(frame, frames.Done)
+                self._seat.lifeline.attach(self)
+                done = frames.payload(frame, frames.Done)
                 return relay.JoinReport(done.joined, done.rounds)
-
-    # ---- service ----
-
-    def lead(self, raws: list[bytes], *, idle: bool) -> None:
-        self._steps += 1
-        self._publish(FrameKind.STEP, self._steps, frames.Step(len(raws), raws))
-
-    def follow(self, *, idle: bool) -> list[bytes]:
-        """The next STEP frame's messages. While idle there is no deadline, only the lifeline; else the step's."""
-        self._steps += 1
-        deadline = Deadline.never() if idle else Deadline.after(self._seat.step_limit)
-        if not self._seat.lifeline.wait(self._socket, deadline):
-            raise DeadlineExceeded(self._seat.roles[0], f"relay: no frame for step {self._steps} before its deadline")
-        frame = self._receive()
-        if frame.kind is FrameKind.STOP:
-            raise StopRequested
-        step = _payload(frame, frames.Step)
-        if step.count != len(step.raws):
-            raise RelayError(f"relay frame {frame} carries {len(step.raws)} messages, it says {step.count}")
-        return step.raws
-
-    def stop(self, *, idle: bool) -> None:
-        self._linger = LAST_WORDS_LINGER
-        self._publish(FrameKind.STOP, self._steps + 1)
-
-    def fail(self, culprit: str, cause: str) -> None:
-        self._linger = LAST_WORDS_LINGER
-        self._publish(FrameKind.FAIL, self._steps + 1, frames.Fail(culprit, cause))
-
-    def close(self) -> None:
-        self._socket.close(linger=self._linger)
-
-    # ---- both ----
-
-    def _publish(self, kind: FrameKind, number: int, payload: msgspec.Struct | None = None) -> None:
-        self._socket.send(frames.encode(kind, self._seat.epoch, number, payload), zmq.DONTWAIT)
-
-    def _receive(self) -> frames.Frame:
-        frame = self._sequence.accept(self._socket.recv(zmq.DONTWAIT))
-        if frame.kind is FrameKind.FAIL:
-            told = _payload(frame, frames.Fail)
-            raise PeerFailed(told.culprit, told.cause)
-        return frame
-
-
-def _payload(frame: frames.Frame, kind: type[PayloadT]) -> PayloadT:
-    try:
-        return msgspec.msgpack.decode(frame.payload, type=kind)
-    except msgspec.MsgspecError as error:
-        raise RelayError(f"relay frame {frame} carries an unreadable payload: {error}") from error

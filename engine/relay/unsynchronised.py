@@ -16,6 +16,7 @@ from engine import relay
 from engine.clock import Deadline
 from engine.errors import StopRequested
 from engine.messages import MessageType
+from engine.relay.frames import Fail
 
 STOP_LINGER = 100
 """Milliseconds for the stop message to leave the process."""
@@ -34,10 +35,10 @@ class UnsynchronisedRelay:
         self._socket.set_hwm(seat.high_water)
 
     def open(self) -> None:
-        self._socket.bind(self._seat.address)
+        self._socket.bind(self._seat.address("relay"))
 
     def connect(self) -> None:
-        self._socket.connect(self._seat.address)
+        self._socket.connect(self._seat.address("relay"))
         self._socket.subscribe(b"")
 
     def join(self, startup: Deadline) -> relay.JoinReport:
@@ -65,7 +66,7 @@ class UnsynchronisedRelay:
             self._seat.group.broadcast_integer(1, root=0)
         self._socket.send(MessageType.STOP.value)
 
-    def fail(self, culprit: str, cause: str) -> None:
+    def fail(self, what: Fail) -> None:
         """This relay has no way to say so; the launcher tells the ranks."""
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Benchmarks: what the harness is measured against, always in paired rounds on the same machine at the same time.
+"""Benchmarks: what the harness and the engine are measured by.
 
-Each is a function from the number of rounds, the number of lanes (None for the machine's default) and a place to show
-progress, to a JSON object with ``figures``, ``ratio``, ``runs``, ``versions`` and ``cores``.
+Each is a module with a `measure`: from :class:`Options` to a JSON object that has at least ``name``. It may add a
+``table`` of its own, and ``good``, which says whether the figures are what they have to be (the exit code is 1 if not).
 """
 
 from __future__ import annotations
@@ -9,14 +9,39 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Bench: TypeAlias = Callable[[int, int | None, Callable[[str], None]], dict[str, Any]]
+NAMES = ("throughput", "starts", "relays")
 
-NAMES = ("throughput",)
+
+class Options(Struct, frozen=True):
+    """How to measure. What is None is the benchmark's own default.
+
+    ``rounds`` is how often; ``lanes`` how many plans run at the same time; ``tp`` and ``relays`` what to measure;
+    ``out`` where a benchmark that can be resumed keeps what it has measured, ``fresh`` begins anew; ``show`` displays a
+    line of progress.
+    """
+
+    rounds: int | None = None
+    lanes: int | None = None
+    tp: int | None = None
+    relays: tuple[str, ...] = ()
+    out: Path = Path(".nowedge")
+    fresh: bool = False
+    show: Callable[[str], None] = lambda line: None
+
+
+class Bench(Protocol):
+    """What a benchmark's module offers; `table` and `good` may be missing, see `table` and `good` below."""
+
+    def measure(self, options: Options) -> dict[str, Any]:
+        """Measures. Raises BenchError."""
 
 
 class BenchError(ValueError):
@@ -29,12 +54,22 @@ def get(name: str) -> Bench:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(NAMES)}"
         raise BenchError(f"no benchmark '{name}'; {hint}")
-    measure: Bench = importlib.import_module(f"harness.bench.{name}").measure
-    return measure
+    return cast(Bench, importlib.import_module(f"harness.bench.{name}"))
 
 
-def table(result: dict[str, Any]) -> RenderableType:
-    """The result as a person reads it: one line per figure, then the ratio."""
+def good(bench: Bench, result: dict[str, Any]) -> bool:
+    """Whether the result is what it has to be; a benchmark that does not say is content with any."""
+    judge = getattr(bench, "good", None)
+    return judge is None or bool(judge(result))
+
+
+def table(bench: Bench, result: dict[str, Any]) -> RenderableType:
+    """The result as a person reads it: the benchmark's own table, else one line per figure and then the ratio."""
+    own = getattr(bench, "table", None)
+    return cast("RenderableType", own(result)) if own is not None else _figures(result)
+
+
+def _figures(result: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 

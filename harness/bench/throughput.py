@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from harness.bench import BenchError
+from harness.bench import BenchError, Options
 from harness.bench.seed_way import MAX_TOKENS, PROMPT
 from harness.bench.statistics import interval
 from harness.clock import now, seconds_since
@@ -36,9 +35,10 @@ _PLAN = Plan(
 )
 
 
-def measure(rounds: int, lanes: int | None, show: Callable[[str], None]) -> dict[str, Any]:
-    """Measures ``rounds`` paired rounds. Raises BenchError if a run of either side does not end well."""
-    width = lanes or RealWorld.default_lanes()
+def measure(options: Options) -> dict[str, Any]:
+    """Measures in paired rounds (10 by default). Raises BenchError if a run of either side does not end well."""
+    rounds = options.rounds or 10
+    width = options.lanes or RealWorld.default_lanes()
     batch = BATCHES * width
     ours: list[float] = []
     theirs: list[float] = []
@@ -46,7 +46,7 @@ def measure(rounds: int, lanes: int | None, show: Callable[[str], None]) -> dict
     with RealWorld(lanes=width) as world:
         versions = _harness_rate(world, width)[1]
         for index in range(rounds):
-            show(f"measuring  round {index + 1} of {rounds}")
+            options.show(f"measuring  round {index + 1} of {rounds}")
             if index % 2:
                 theirs.append(_seed_rate())
             ours.append(_harness_rate(world, batch)[0])

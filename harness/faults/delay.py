@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from harness.clock import SECOND, now, sleep_until
+from harness.faults.hand import Hand
 from harness.instant import Instant
 
 
@@ -18,9 +20,20 @@ class Delay(Struct, frozen=True, forbid_unknown_fields=True, tag="delay", tag_fi
     def victim(self) -> str:
         return self.at.role
 
+    @property
+    def cost(self) -> float:
+        return self.seconds
+
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
         return None if 0 < self.seconds <= 600 else f"seconds: {self.seconds} is outside 0..600"
+
+    def strike(self, hand: Hand) -> None:
+        until = now() + int(self.seconds * SECOND)
+        hand.fired()
+        hand.waits(until)
+        sleep_until(until)
+        hand.runs()
 
     def __str__(self) -> str:
         return f"delay {self.at} by {self.seconds:g} s"

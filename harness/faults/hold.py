@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 from harness.instant import Instant
+from harness.proxy.records import FrameRule
 
 
 class Hold(Struct, frozen=True, forbid_unknown_fields=True, tag="hold", tag_field="kind"):
@@ -22,6 +25,10 @@ class Hold(Struct, frozen=True, forbid_unknown_fields=True, tag="hold", tag_fiel
     or_after: float | None = None
     optional: bool = False
 
+    @property
+    def cost(self) -> float:
+        return math.inf if self.or_after is None else self.or_after
+
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
         if self.nth < 1:
@@ -29,6 +36,19 @@ class Hold(Struct, frozen=True, forbid_unknown_fields=True, tag="hold", tag_fiel
         if self.or_after is not None and not 0 < self.or_after <= 600:
             return f"or_after: {self.or_after} is outside 0..600 seconds"
         return None
+
+    def rule(self, index: int, kind: str) -> FrameRule:
+        """What the proxy does; ``kind`` is the target's word for ``frame``."""
+        return FrameRule(
+            index,
+            "hold",
+            self.link,
+            self.victim,
+            kind,
+            self.nth,
+            after=self.or_after,
+            until_signal=self.until is not None,
+        )
 
     def __str__(self) -> str:
         ends = [f"until {self.until}"] if self.until else []

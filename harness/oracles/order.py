@@ -1,8 +1,9 @@
 """ORDER: the done-frame rule, and outputs in the order of production (I2, I3; H2 of the relay's clauses).
 
-On every rank >= 1: hellos, then exactly one done after the last hello, then step frames 1, 2, 3 ... and nothing of the
-handshake ever again. To the client: output messages 1, 2, 3 ..., and no token after a request's end. What is judged is
-what a rank *acts* on: a rank that sees a wrong frame and leaves has done right.
+On every rank >= 1: the opening of the relay, then step frames 1, 2, 3 ... and nothing of the opening ever again. The
+opening is hellos and exactly one done after the last of them, or exactly one go, or nothing where rank 0 sends neither.
+To the client: output messages 1, 2, 3 ..., and no token after a request's end. What is judged is what a rank *acts* on:
+a rank that sees a wrong frame and leaves has done right.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from harness.verdict import Finding
 
 def check(history: History, target: Target) -> list[Finding]:
     """Findings for ranks that acted on a frame out of order, and for outputs out of order."""
-    handshake = any(event.kind == "hello" for event in history.of("dp0.rank0", "relay.send"))
+    sent = {event.kind for event in history.of("dp0.rank0", "relay.send")}
+    last_of_opening = "done" if "hello" in sent else "go" if "go" in sent else ""
     findings = []
     for role in history.plan.topology.ranks[1:]:
-        findings += _relay(history, role, handshake)
+        findings += _relay(history, role, last_of_opening)
     findings += _outputs(history)
     for request in outcome.requests(history):
         if request.tokens_after_end:
@@ -27,20 +29,20 @@ def check(history: History, target: Target) -> list[Finding]:
     return findings
 
 
-def _relay(history: History, role: str, handshake: bool) -> list[Finding]:
-    joined, last = not handshake, 0
+def _relay(history: History, role: str, last_of_opening: str) -> list[Finding]:
+    joined, last = not last_of_opening, 0
     for event in history.of(role, "relay.recv", "after"):
         if not event.ok:
             continue
         wrong = ""
         if event.kind == "hello":
-            wrong = "a hello after the done frame" if joined and handshake else ""
-        elif event.kind == "done":
-            wrong = "a second done frame" if joined else ""
+            wrong = "a hello after the done frame" if joined and last_of_opening else ""
+        elif event.kind in ("done", "go"):
+            wrong = f"a second {event.kind} frame" if joined else ""
             joined = True
         elif event.kind == "step":
             if not joined:
-                wrong = f"step frame {event.number} before the done frame"
+                wrong = f"step frame {event.number} before the {last_of_opening} frame"
             elif event.number >= 0 and event.number != last + 1:
                 wrong = f"step frame {event.number} after step frame {last}"
             last = event.number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from harness.faults import Delay, Fault, Hold, Kill
+from harness.faults import Fault, Kill, Raise, Squat, Stop, Terminate
 from harness.history import Event, History
 from harness.targets import Patience
 
@@ -80,20 +80,48 @@ def client_was_killed(history: History) -> bool:
     return client is not None and client.ended_by == "itself" and (client.status or 0) < 0
 
 
+def fired(history: History) -> list[Fault]:
+    """The faults of the plan that did what they are for."""
+    return [fault for fault, count in zip(history.plan.faults, history.faults, strict=False) if count.fired]
+
+
 def killed(history: History) -> tuple[str, ...]:
-    """The roles that a fault of the plan killed."""
-    pairs = zip(history.plan.faults, history.faults, strict=False)
-    return tuple(count.victim for fault, count in pairs if isinstance(fault, Kill) and count.fired)
+    """The roles that a fault of the plan ended: killed, or left with a failure after an exception or a signal."""
+    return tuple(fault.victim for fault in fired(history) if _is_fatal(fault, history))
+
+
+def _is_fatal(fault: Fault, history: History) -> bool:
+    if not isinstance(fault, Raise | Terminate):
+        return isinstance(fault, Kill)
+    if _in_collective(fault, history):
+        return False
+    process = history.process(fault.victim)
+    return process is not None and process.ended_by == "itself" and process.status not in (None, 0)
+
+
+def _in_collective(fault: Fault, history: History) -> bool:
+    """Whether the fault raised an error out of a collective, which to the engine says that some peer has failed."""
+    if not isinstance(fault, Raise) or fault.at.site.endswith((".send", ".recv")):
+        return False
+    return any(event.number >= 0 for event in history.of(fault.victim, fault.at.site, "before"))
 
 
 def blamable(history: History) -> tuple[str, ...]:
-    """The roles that an error may name: what was killed, or else any rank on the path of a lossy or long fault."""
-    dead = killed(history)
-    if dead:
+    """The roles that an error may name: what was killed, or else any rank on the path of a lossy or long fault.
+
+    A stopped role is the one that keeps the others waiting, so it alone. Who finds a squatter, or a collective that has
+    failed, may be any rank.
+    """
+    dead, did = killed(history), fired(history)
+    if dead or not did:
         return dead
-    pairs = zip(history.plan.faults, history.faults, strict=False)
-    hit = {count.victim for fault, count in pairs if count.fired}
-    return tuple(role for role in history.plan.topology.ranks if hit and (role in hit or role == "dp0.rank0"))
+    ranks = history.plan.topology.ranks
+    if any(isinstance(fault, Squat) or _in_collective(fault, history) for fault in did):
+        return ranks
+    hit = {role for fault in did for role in (fault.roles if isinstance(fault, Stop) else (fault.victim,))}
+    if not all(isinstance(fault, Stop) for fault in did):
+        hit.add(ranks[0])
+    return tuple(role for role in ranks if role in hit)
 
 
 def patience_spent(history: History) -> Patience:
@@ -106,20 +134,11 @@ def patience_spent(history: History) -> Patience:
     for index, (fault, count) in enumerate(zip(history.plan.faults, history.faults, strict=False)):
         if not count.fired:
             continue
-        cost = _cost(fault)
         if _fired_at(history, index) < ready:
-            starting += cost
+            starting += fault.cost
         else:
-            serving += cost
+            serving += fault.cost
     return Patience(starting, serving)
-
-
-def _cost(fault: Fault) -> float:
-    if isinstance(fault, Delay):
-        return fault.seconds
-    if isinstance(fault, Hold) and fault.or_after is not None:
-        return fault.or_after
-    return float("inf")
 
 
 def _fired_at(history: History, index: int) -> int:

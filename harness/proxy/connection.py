@@ -9,10 +9,11 @@ from typing import Literal
 
 from harness.clock import now
 from harness.proxy.attempt import gone, name_of
-from harness.proxy.flow import Classify, Flow
+from harness.proxy.flow import Flow
 from harness.proxy.ledger import Ledger
 from harness.proxy.records import Connected, Leg, Party
 from harness.proxy.rules import RuleBook
+from harness.proxy.words import Words
 
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
@@ -79,7 +80,7 @@ class Connection:
         selector: selectors.BaseSelector,
         book: RuleBook,
         ledger: Ledger,
-        classify: Classify,
+        words: Words,
         on_closed: Callable[[Connection], None],
     ) -> None:
         self.leg = leg
@@ -92,8 +93,8 @@ class Connection:
         self._unsent = 0
         self._connector = Side(near, "connector", selector, self._on_event)
         self._binder = Side(far, "binder", selector, self._on_event)
-        self.to_binder = Flow(leg, "to_binder", ordinal, book, ledger, classify, self.settle)
-        self.to_connector = Flow(leg, "to_connector", ordinal, book, ledger, classify, self.settle)
+        self.to_binder = Flow(leg, "to_binder", ordinal, book, ledger, words, self.settle)
+        self.to_connector = Flow(leg, "to_connector", ordinal, book, ledger, words, self.settle)
         self._ways = (
             (self._connector, self.to_binder, self._binder),
             (self._binder, self.to_connector, self._connector),

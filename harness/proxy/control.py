@@ -10,11 +10,12 @@ _LENGTH = 4
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """Start a run; the reply is `Begun`. `classify` is `module:function`, or None for no kinds."""
+    """Start a run; the reply is `Begun`. `classify` and `foreign` are `module:function`, or None for none."""
 
     legs: list[Leg]
     rules: list[FrameRule]
     classify: str | None
+    foreign: str | None
 
 
 class GetStatus(msgspec.Struct, frozen=True, tag="status"):

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from harness.clock import now
 from harness.proxy.ledger import Ledger
-from harness.proxy.records import UNKNOWN, Direction, Fate, Kind, Leg, Seen, Trouble
+from harness.proxy.records import UNKNOWN, Direction, Fate, Leg, Seen, Trouble
 from harness.proxy.rules import ACTIONS, Hold, RuleBook, RuleState, Unit
-from harness.zmtp import Assembler, Frame, Message, ZmtpError
-
-Classify = Callable[[str, str, Sequence[bytes]], Kind]
+from harness.proxy.words import WordError, Words
+from harness.zmtp import Assembler, Frame, Message, ZmtpError, encode_message
 
 _SUBSCRIBERS = (b"SUB", b"XSUB")
-_UNKNOWN = Kind(UNKNOWN)
-
-
-def unclassified(link: str, direction: str, frames: Sequence[bytes]) -> Kind:
-    """The classify function of a run that names none: every message is of kind `?`."""
-    return _UNKNOWN
-
-
-def load_classify(name: str | None) -> Classify:
-    """Import `module:function`. Raises `ValueError` when it is not there."""
-    if name is None:
-        return unclassified
-    module, _, function = name.partition(":")
-    if not module or not function:
-        raise ValueError(f"bad classify {name!r}: expected module:function")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot load classify {name!r}: {error}") from error
-    if not callable(found):
-        raise ValueError(f"classify {name!r} is not a function")
-    return found  # type: ignore[no-any-return]
 
 
 class Queued:
@@ -63,7 +39,7 @@ class Flow:
         connection: int,
         book: RuleBook,
         ledger: Ledger,
-        classify: Classify,
+        words: Words,
         on_output: Callable[[], None],
     ) -> None:
         self.leg = leg
@@ -72,14 +48,14 @@ class Flow:
         self._connection = connection
         self._book = book
         self._ledger = ledger
-        self._classify = classify
+        self._words = words
         self._on_output = on_output
         self._tally = book.tally(leg.link, leg.connector, direction)
         self._assembler = Assembler()
         self._queue: deque[Queued] = deque()
         self._from_subscriber = False
         self._opaque = False  # the bytes are not ZMTP: pass them on as they come
-        self._classify_failed = False
+        self._word_failed = False
 
     @property
     def pending(self) -> int:
@@ -131,7 +107,7 @@ class Flow:
         self.out.clear()
         return lost
 
-    def forward(self, unit: Unit, rule: int | None = None) -> None:
+    def forward(self, unit: Unit, rule: int | None = None, fate: Fate = "passed") -> None:
         """Send the unit on, behind anything that is held."""
         if self._queue:
             before = self._queue[-1].rule
@@ -139,7 +115,20 @@ class Flow:
             self._record(unit, "held", before)
         else:
             self.out += unit.raw
-            self._record(unit, "passed", rule)
+            self._record(unit, fate, rule)
+
+    def inject(self, parts: Sequence[bytes], rule: int) -> None:
+        """Send a message that nobody has sent, behind anything that is held."""
+        kind, number = self._name(parts)
+        self.forward(Unit(kind, number, 0, encode_message(parts)), rule, "injected")
+
+    def moved(self, message: Message) -> Sequence[bytes] | None:
+        """The parts of a message as a foreign run would have sent it; None if that cannot be said."""
+        try:
+            return self._words.moved(self.leg.link, message.bodies)
+        except WordError as error:
+            self._word_trouble(error)
+            return None
 
     def drop(self, unit: Unit, rule: int) -> None:
         """Make an end of the unit."""
@@ -182,10 +171,10 @@ class Flow:
         if self._from_subscriber and len(frames) == 1:
             subscription = frames[0].subscription
             if subscription is not None:
-                self._arrive("SUBSCRIBE" if subscription.subscribe else "CANCEL", None, message.raw, False)
+                self._arrive("SUBSCRIBE" if subscription.subscribe else "CANCEL", None, message.raw)
                 return
-        kind, number = self._name(message)
-        self._arrive(kind, number, message.raw, True)
+        kind, number = self._name(message.bodies)
+        self._arrive(kind, number, message.raw, message)
 
     def _command(self, frame: Frame) -> None:
         name = str(frame.name)
@@ -194,27 +183,25 @@ class Flow:
                 self._from_subscriber = frame.properties.get("socket-type") in _SUBSCRIBERS
             except ZmtpError as error:
                 self._trouble(f"metadata of READY: {error}")
-        self._arrive(name.upper(), None, frame.raw, False)
+        self._arrive(name.upper(), None, frame.raw)
 
-    def _name(self, message: Message) -> tuple[str, int | None]:
+    def _name(self, parts: Sequence[bytes]) -> tuple[str, int | None]:
         """Kind and number of a message; a classify function that fails must not stop the traffic."""
         try:
-            found = self._classify(self.leg.link, self.direction, message.bodies)
-            kind, number = found.kind, found.number
-            if isinstance(kind, str) and (number is None or -(2**63) <= int(number) < 2**63):
-                return kind, number
-            what = f"classify returned kind {kind!r} and number {number!r}; expected a string and an integer or None"
-        except Exception as error:  # foreign code
-            what = f"classify failed: {type(error).__name__}: {error}"
-        if not self._classify_failed:
-            self._classify_failed = True
-            self._trouble(what)
-        return UNKNOWN, None
+            return self._words.name(self.leg.link, self.direction, parts)
+        except WordError as error:
+            self._word_trouble(error)
+            return UNKNOWN, None
 
-    def _arrive(self, kind: str, number: int | None, raw: bytes, message: bool) -> None:
-        nth = self._tally.count(kind, message)
-        unit = Unit(kind, number, nth, raw)
-        met = self._tally.met(kind, message, nth)
+    def _word_trouble(self, error: WordError) -> None:
+        if not self._word_failed:
+            self._word_failed = True
+            self._trouble(str(error))
+
+    def _arrive(self, kind: str, number: int | None, raw: bytes, message: Message | None = None) -> None:
+        nth = self._tally.count(kind, message is not None)
+        unit = Unit(kind, number, nth, raw, message)
+        met = self._tally.met(kind, message is not None, nth)
         if not met:
             self.forward(unit)
             return

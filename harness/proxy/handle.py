@@ -74,14 +74,19 @@ class Proxy:
         return self._signals.fileno()
 
     def begin(
-        self, legs: Sequence[Leg], rules: Sequence[FrameRule] = (), classify: str | None = None
+        self,
+        legs: Sequence[Leg],
+        rules: Sequence[FrameRule] = (),
+        classify: str | None = None,
+        foreign: str | None = None,
     ) -> tuple[str, ...]:
         """Start a run and return the addresses listened on, in the order of `legs`.
 
-        `classify` is `module:function`, imported in the proxy: `(link, direction, frames) -> Kind`. Raises
-        `ProxyError` for a leg, rule or function that cannot be had, and while a run is open.
+        `classify` and `foreign` are `module:function`, imported in the proxy: `(link, direction, frames) -> Kind`, and
+        `(link, frames) -> frames`, which moves a message to another run. Raises `ProxyError` for a leg, rule or
+        function that cannot be had, and while a run is open.
         """
-        return tuple(self._ask(Begin(list(legs), list(rules), classify), Begun).listens)
+        return tuple(self._ask(Begin(list(legs), list(rules), classify, foreign), Begun).listens)
 
     def status(self) -> Status:
         """The state after all that could be moved has been; quiet and empty while no run is open."""

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 Direction = Literal["to_connector", "to_binder"]
-Action = Literal["drop", "hold"]
-Fate = Literal["passed", "dropped", "held", "released", "discarded"]
+Action = Literal["drop", "hold", "corrupt", "duplicate", "foreign"]
+Fate = Literal["passed", "dropped", "held", "released", "discarded", "corrupted", "injected"]
 Ending = Literal["signal", "time", "command", "heal"]
 Party = Literal["connector", "binder", "proxy"]
 
@@ -38,6 +38,9 @@ class FrameRule(msgspec.Struct, frozen=True):
     Frames are counted per (link, connector, direction) from the begin of the run, over all its connections. Kind `*`
     is every message and no command. `hold` keeps the frame and all behind it in that direction of that connection
     until `after` seconds have passed (None: never by time), the rule is signalled (`until_signal`), released or healed.
+    `corrupt` flips every bit of the byte at `offset` (None: the middle) of a message's last part. `duplicate` sends a
+    message twice. `foreign` sends a message of one part `data` before it (None: what the run's foreign function makes
+    of it). These three meet commands, but do nothing to them.
     """
 
     index: int
@@ -50,6 +53,8 @@ class FrameRule(msgspec.Struct, frozen=True):
     direction: Literal["either", "to_connector", "to_binder"] = "either"
     after: float | None = None
     until_signal: bool = False
+    offset: int | None = None
+    data: bytes | None = None
 
     def fault(self) -> str | None:
         """What is wrong with the settings, in one sentence, or None."""
@@ -78,7 +83,8 @@ class Seen(msgspec.Struct, frozen=True, gc=False, tag="seen"):
 
     `nth` counts frames of this kind as `FrameRule` does. A frame behind a held one is `held` by the same rule. Bytes
     that could not be parsed are of kind `?`, one record for each piece. `passed` with a rule: it was caught by a hold
-    whose release had come before it.
+    whose release had come before it, or something was injected beside it. What a rule `injected` is not counted: its
+    `nth` is 0.
     """
 
     t_ns: int

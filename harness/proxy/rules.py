@@ -1,28 +1,33 @@
 """Rules at work: counting frames by kind, which rule a frame meets, and the holds that are in force.
 
 An action is a function in `ACTIONS`: it takes the flow, the unit and the rule's state, uses the flow's verbs
-(`forward`, `drop`, `hold`), and says whether it took the unit. A further action is one more function, and a verb where
-one is missing.
+(`forward`, `inject`, `drop`, `hold`), and says whether it took the unit. A further action is one more function, and a
+verb where one is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from harness.clock import now
-from harness.proxy.records import ANY_MESSAGE, Direction, FrameRule, Held, RuleCount
+from harness.proxy.records import ANY_MESSAGE, Direction, Fate, FrameRule, Held, RuleCount
+from harness.zmtp import Message, encode_message
 
 
 class Unit(msgspec.Struct, gc=False):
-    """A whole message or command on its way through: what it is, and its bytes on the wire."""
+    """A whole message or command on its way through: what it is, and its bytes on the wire.
+
+    `message` is None for a command, and for bytes that could not be read.
+    """
 
     kind: str
     number: int | None
     nth: int
     raw: bytes
+    message: Message | None = None
 
 
 class RuleState:
@@ -44,8 +49,14 @@ class RuleState:
 class Flow(Protocol):
     """What an action may do with one direction of one connection."""
 
-    def forward(self, unit: Unit, rule: int | None = None) -> None:
+    def forward(self, unit: Unit, rule: int | None = None, fate: Fate = "passed") -> None:
         """Send the unit on, behind anything that is held."""
+
+    def inject(self, parts: Sequence[bytes], rule: int) -> None:
+        """Send a message that nobody has sent, behind anything that is held."""
+
+    def moved(self, message: Message) -> Sequence[bytes] | None:
+        """The parts of a message as a foreign run would have sent it; None if that cannot be said."""
 
     def drop(self, unit: Unit, rule: int) -> None:
         """Make an end of the unit."""
@@ -93,7 +104,47 @@ def hold(flow: Flow, unit: Unit, state: RuleState) -> bool:
     return True
 
 
-ACTIONS: dict[str, Callable[[Flow, Unit, RuleState], bool]] = {"drop": drop, "hold": hold}
+def corrupt(flow: Flow, unit: Unit, state: RuleState) -> bool:
+    """One byte of the message's last part has every bit flipped."""
+    if unit.message is None or not unit.message.bodies[-1]:
+        return False
+    *parts, last = unit.message.bodies
+    offset = len(last) // 2 if state.rule.offset is None else state.rule.offset
+    at = min(max(offset + len(last) if offset < 0 else offset, 0), len(last) - 1)
+    state.fired += 1
+    raw = encode_message([*parts, last[:at] + bytes((last[at] ^ 0xFF,)) + last[at + 1 :]])
+    flow.forward(Unit(unit.kind, unit.number, unit.nth, raw), state.rule.index, "corrupted")
+    return True
+
+
+def duplicate(flow: Flow, unit: Unit, state: RuleState) -> bool:
+    """The message goes on, and then once more."""
+    if unit.message is None:
+        return False
+    state.fired += 1
+    flow.forward(unit, state.rule.index)
+    flow.inject(unit.message.bodies, state.rule.index)
+    return True
+
+
+def foreign(flow: Flow, unit: Unit, state: RuleState) -> bool:
+    """A message that was never meant for this run goes first."""
+    if unit.message is None:
+        return False
+    parts = flow.moved(unit.message) if state.rule.data is None else [state.rule.data]
+    if parts:
+        state.fired += 1
+        flow.inject(parts, state.rule.index)
+    return False
+
+
+ACTIONS: dict[str, Callable[[Flow, Unit, RuleState], bool]] = {
+    "drop": drop,
+    "hold": hold,
+    "corrupt": corrupt,
+    "duplicate": duplicate,
+    "foreign": foreign,
+}
 
 
 class Tally:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from harness.proxy.address import Address, Doorway, listening, parse
 from harness.proxy.attempt import Attempt
 from harness.proxy.connection import Connection
-from harness.proxy.flow import Classify
 from harness.proxy.ledger import Ledger
 from harness.proxy.records import Ending, FrameRule, Leg, Parked, Pending, RunEnd, Status
 from harness.proxy.rules import RuleBook
+from harness.proxy.words import Words
 
 _ACCEPTS = 64  # connections taken from one listener before others get their turn
 
@@ -50,12 +50,12 @@ class Run:
     """Raises `ValueError` or `OSError`, and leaves nothing behind, when a leg or a rule cannot be set up."""
 
     def __init__(
-        self, legs: Sequence[Leg], rules: Sequence[FrameRule], classify: Classify, selector: selectors.BaseSelector
+        self, legs: Sequence[Leg], rules: Sequence[FrameRule], words: Words, selector: selectors.BaseSelector
     ) -> None:
         self.selector = selector
         self.ledger = Ledger()
         self.book = RuleBook(rules)
-        self._classify = classify
+        self._words = words
         self._connections: dict[Connection, None] = {}  # in the order they were made
         self._attempts: dict[Attempt, None] = {}
         self._entrances: list[Entrance] = []
@@ -182,7 +182,7 @@ class Run:
             self.selector,
             self.book,
             self.ledger,
-            self._classify,
+            self._words,
             self._forget,
         )
         self._connections[connection] = None

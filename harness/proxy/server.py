@@ -27,9 +27,9 @@ from harness.proxy.control import (
     Splitter,
     pack,
 )
-from harness.proxy.flow import load_classify
 from harness.proxy.records import LedgerSlice, Status
 from harness.proxy.run import Run
+from harness.proxy.words import Words, load_classify, load_foreign
 
 _DRAIN_NS = 50_000_000  # traffic that has not paused for this long is not quiet, and the answer cannot wait
 
@@ -183,9 +183,9 @@ class Server:
     def _begin(self, request: Begin) -> Begun:
         if self._run is not None:
             raise ValueError("a run is open: end it before the next begins")
-        classify = load_classify(request.classify)
+        words = Words(load_classify(request.classify), load_foreign(request.foreign))
         self._read_signals()  # late ones of the run before
-        self._run = Run(request.legs, request.rules, classify, self._selector)
+        self._run = Run(request.legs, request.rules, words, self._selector)
         return Begun(self._run.listens)
 
     def _drain(self) -> bool:

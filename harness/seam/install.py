@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from harness.faults import Fault
 from harness.seam import dist_seam, loop_seam, process_seam, site, zmq_seam
 from harness.seam.region import Recorder
+from harness.seam.site import Outlets
 from harness.seam.zmq_seam import Names
 
 
@@ -22,13 +23,13 @@ def install(torch: bool = True) -> None:
 def begin(
     recorder: Recorder,
     faults: Sequence[Fault],
-    signals: int,
+    outlets: Outlets,
     names: Names,
     rewrites: dict[str, str],
     group_name: Callable[[str], str],
 ) -> site.Seam:
     """Activates the seam for one role. Whatever a fork parent knew of its own sockets and groups is forgotten."""
-    seam = site.Seam(recorder, faults, signals)
+    seam = site.Seam(recorder, faults, outlets)
     zmq_seam.sockets.reset(names, rewrites)
     dist_seam.groups.reset(group_name)
     site.activate(seam)

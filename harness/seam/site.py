@@ -7,17 +7,30 @@ library calls have nowhere to carry it. A process in which no seam is active pay
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from harness.clock import MS, SECOND, now, sleep_until
-from harness.faults import Delay, Fault, Hold, Kill
+from msgspec import Struct
+
+from harness.clock import MS, now
+from harness.faults import AtInstant, Fault, Hold, Raise, kind_of
 from harness.instant import Instant
 from harness.seam.region import Recorder
 
-__all__ = ["Armed", "Seam", "activate", "active", "deactivate"]
+__all__ = ["Armed", "Hand", "Outlets", "Seam", "activate", "active", "deactivate"]
+
+
+class Outlets(Struct, frozen=True):
+    """How a process reaches what is outside of its seam.
+
+    ``signals``: the proxy, told that a hold may end; ``calls``: the lane, told that a fault needs it (descriptors, -1
+    for none). ``squat`` binds a link's addresses again, and says whether there were any.
+    """
+
+    signals: int = -1
+    calls: int = -1
+    squat: Callable[[str], bool] = lambda link: False
 
 
 class Armed:
@@ -32,10 +45,10 @@ class Armed:
 class Seam:
     """What this process knows of the run: its role, its recorder, and what is armed at which of its sites."""
 
-    def __init__(self, recorder: Recorder, faults: Sequence[Fault], signals: int = -1) -> None:
+    def __init__(self, recorder: Recorder, faults: Sequence[Fault], outlets: Outlets | None = None) -> None:
         self.recorder = recorder
         self.role = recorder.role
-        self._signals = signals
+        self.outlets = outlets or Outlets()
         self._passed: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
         self._armed: defaultdict[tuple[str, str], list[Armed]] = defaultdict(list)
@@ -44,9 +57,12 @@ class Seam:
             if instant is not None and instant.role == self.role:
                 self._armed[instant.site, instant.side].append(Armed(index, fault, instant))
                 if not isinstance(fault, Hold):
-                    self._mark("fault.armed", index, str(fault))
+                    self.note("fault.armed", index, str(fault))
+        for together in self._armed.values():
+            together.sort(key=lambda armed: isinstance(armed.fault, Raise))  # it leaves, so the others come first
 
-    def _mark(self, site: str, number: int, text: str) -> None:
+    def note(self, site: str, number: int, text: str) -> None:
+        """A mark about a fault of the plan."""
         self.recorder.event(now(), site, "mark", number=number, text=text)
 
     def before(self, site: str, kind: str = "", number: int = -1, size: int = 0, text: str = "") -> None:
@@ -101,19 +117,11 @@ class Seam:
     def _act(self, armed: Armed) -> None:
         fault = armed.fault
         if isinstance(fault, Hold):
-            self._mark("fault.signal", armed.index, str(armed.instant))
-            os.write(self._signals, armed.index.to_bytes(4, "little"))
-            return
-        self._mark("fault.reached", armed.index, str(armed.instant))
-        if isinstance(fault, Kill):
-            self._mark("fault.fired", armed.index, str(fault))
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif isinstance(fault, Delay):
-            until = now() + int(fault.seconds * SECOND)
-            self._mark("fault.fired", armed.index, str(fault))
-            self.recorder.wait(now(), "fault.delay", gives_up=until, text=str(fault), held=True)
-            sleep_until(until)
-            self.recorder.done()
+            self.note("fault.signal", armed.index, str(armed.instant))
+            os.write(self.outlets.signals, armed.index.to_bytes(4, "little"))
+        elif isinstance(fault, AtInstant):
+            self.note("fault.reached", armed.index, str(armed.instant))
+            fault.strike(Hand(self, fault, armed.index))
 
     def blocks(
         self, site: str, kind: str = "", number: int = -1, timeout_ms: float | None = None, text: str = ""
@@ -126,6 +134,32 @@ class Seam:
     def runs(self) -> None:
         """This thread blocks no longer."""
         self.recorder.done()
+
+
+class Hand:
+    """See `harness.faults.hand.Hand`."""
+
+    def __init__(self, seam: Seam, fault: Fault, index: int) -> None:
+        self._seam, self._fault, self._index = seam, fault, index
+
+    def fired(self) -> None:
+        self._seam.note("fault.fired", self._index, str(self._fault))
+
+    def over(self) -> None:
+        self._seam.note("fault.over", self._index, str(self._fault))
+
+    def waits(self, until: int = -1) -> None:
+        what = f"fault.{kind_of(self._fault)}"
+        self._seam.recorder.wait(now(), what, gives_up=until, text=str(self._fault), held=True)
+
+    def runs(self) -> None:
+        self._seam.recorder.done()
+
+    def tell_lane(self) -> None:
+        os.write(self._seam.outlets.calls, self._index.to_bytes(4, "little"))
+
+    def squat(self, link: str) -> bool:
+        return self._seam.outlets.squat(link)
 
 
 _active: Seam | None = None

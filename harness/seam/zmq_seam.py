@@ -2,7 +2,8 @@
 
 Class attributes are patched, so that sockets made through any name of the library are seen. An asyncio socket works
 through a shadow socket with NOBLOCK; what is recorded there is each attempt that succeeded, and which futures still
-wait is kept for the loop dump. A socket's link is the name of the first endpoint that it binds or connects.
+wait is kept for the loop dump. A socket's link is the name of the first endpoint that it binds or connects; where a
+link has several endpoints, as ``relay.1`` and ``relay.2``, a send's ``text`` is the endpoint.
 """
 
 from __future__ import annotations
@@ -33,17 +34,31 @@ class _Sockets:
 
     def __init__(self) -> None:
         self.links: dict[int, str] = {}
+        self.endpoints: dict[int, str] = {}
+        self.bound: dict[str, list[tuple[str, int]]] = {}
+        self.squatters: list[zmq.Socket[bytes]] = []
         self.names: Names | None = None
         self.rewrites: dict[str, str] = {}
         self.pending: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def reset(self, names: Names | None, rewrites: dict[str, str]) -> None:
         self.links.clear()
+        self.endpoints.clear()
+        self.bound.clear()
+        self.squatters.clear()
         self.names, self.rewrites = names, rewrites
         self.pending = weakref.WeakKeyDictionary()
 
     def link(self, socket: zmq.Socket[bytes]) -> str:
         return self.links.get(socket.underlying, "zmq")
+
+    def endpoint(self, socket: zmq.Socket[bytes]) -> str:
+        """The name of the socket's endpoint where its link has several; empty where the link says it all."""
+        return self.endpoints.get(socket.underlying, "")
+
+    def source(self, socket: zmq.Socket[bytes], sends: bool) -> str:
+        """What a wait on the socket is for: a message, or (``.send``) room for one."""
+        return (self.endpoint(socket) or self.link(socket)) + (".send" if sends else "")
 
     def kind(self, link: str, direction: str, message: Any) -> tuple[str, int]:
         """The kind and the number of one message (bytes, a Frame, or a list of them)."""
@@ -88,6 +103,9 @@ def _learn(socket: Any, endpoint: str) -> str:
     if link is None:
         link = sockets.names.link_of(endpoint) if sockets.names is not None else "zmq"
         sockets.links[socket.underlying] = link
+        name = endpoint.rsplit("/", 1)[-1].partition("@")[0]
+        if name != link:
+            sockets.endpoints[socket.underlying] = name
     return link
 
 
@@ -99,8 +117,26 @@ def _bind(seam: Seam, original: Any, self: Any, addr: Any) -> Any:
     link = _learn(self, _text(addr))
     seam.before(f"{link}.bind")
     result = original(self, addr)
+    sockets.bound.setdefault(link, []).append((_text(addr), self.type))
     seam.after(f"{link}.bind", progress=False)
     return result
+
+
+def squat(link: str) -> bool:
+    """Binds every address of the link that this process has bound once more; whether there was one.
+
+    The sockets are unseen by the seam, and of a context of their own: one of the target's would wait for them at its
+    end.
+    """
+    inside, _depth.inside = _depth.inside, True
+    try:
+        for endpoint, kind in sockets.bound.get(link, ()):
+            squatter: zmq.Socket[bytes] = zmq.Context().socket(kind)
+            sockets.squatters.append(squatter)
+            squatter.bind(endpoint)
+    finally:
+        _depth.inside = inside
+    return bool(sockets.bound.get(link))
 
 
 def _connect(seam: Seam, original: Any, self: Any, addr: Any) -> Any:
@@ -130,6 +166,7 @@ def _close(seam: Seam, original: Any, self: Any, *args: Any, **kwargs: Any) -> A
     seam.before(f"{link}.close")
     result = original(self, *args, **kwargs)
     sockets.links.pop(underlying, None)
+    sockets.endpoints.pop(underlying, None)
     seam.after(f"{link}.close", progress=False)
     return result
 
@@ -138,11 +175,11 @@ def _send(seam: Seam, original: Any, self: Any, message: Any, flags: int = 0, *a
     link = sockets.link(self)
     kind, number = sockets.kind(link, "send", message)
     where = f"{link}.send"
-    size = _size(message)
-    seam.before(where, kind, number, size)
+    size, to = _size(message), sockets.endpoint(self)
+    seam.before(where, kind, number, size, to)
     blocking = not flags & zmq.NOBLOCK
     if blocking:
-        seam.blocks(where, kind, number, _limit(self, zmq.SNDTIMEO))
+        seam.blocks(where, kind, number, _limit(self, zmq.SNDTIMEO), sockets.source(self, sends=True))
     try:
         result = original(self, message, flags, *args, **kwargs)
     except zmq.Again:
@@ -153,7 +190,7 @@ def _send(seam: Seam, original: Any, self: Any, message: Any, flags: int = 0, *a
     finally:
         if blocking:
             seam.runs()
-    seam.after(where, kind, number, size)
+    seam.after(where, kind, number, size, to)
     return result
 
 
@@ -180,14 +217,15 @@ def _recv(seam: Seam, original: Any, self: Any, flags: int = 0, *args: Any, **kw
 
 
 def _poll_one(seam: Seam, original: Any, self: Any, timeout: float | None = None, flags: int = zmq.POLLIN) -> Any:
-    return _polled(
-        seam, f"{sockets.link(self)}.poll", timeout, sockets.link(self), lambda: original(self, timeout, flags)
-    )
+    source = sockets.source(self, sends=not flags & zmq.POLLIN)
+    return _polled(seam, f"{sockets.link(self)}.poll", timeout, source, lambda: original(self, timeout, flags))
 
 
 def _poll_many(seam: Seam, original: Any, self: Any, timeout: float | None = None) -> Any:
-    sources = [sockets.link(source) if isinstance(source, zmq.Socket) else "fd" for source, _ in self.sockets]
-    first = next((name for name in sources if name != "fd"), "fd")
+    polled = [(source, flags) for source, flags in self.sockets if isinstance(source, zmq.Socket)]
+    sources = ["fd"] * (len(polled) < len(self.sockets))
+    sources += [sockets.source(socket, sends=not flags & zmq.POLLIN) for socket, flags in polled]
+    first = sockets.link(polled[0][0]) if polled else "fd"
     return _polled(seam, f"{first}.poll", timeout, "|".join(dict.fromkeys(sources)), lambda: original(self, timeout))
 
 

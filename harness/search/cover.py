@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.faults import Delay, Drop, Fault, Hold, Kill
+from harness.faults import Delay, Drop, Fault, Hold, Kill, Stop
 from harness.instant import Instant
 from harness.plan import EngineOptions, Plan, Request, Topology, Workload
 from harness.search import sites
@@ -17,10 +17,11 @@ def cover(tp: tuple[int, int], relay: str, start: str = "fork", target: str = "e
         yield _plan(ranks, relay, start, target, ())
     last = f"dp0.rank{tp[1] - 1}"
     yield _plan(tp[1], relay, start, target, [Delay(at=Instant(last, "start"), seconds=0.2)])
+    yield _plan(tp[1], relay, start, target, [Stop(at=Instant(last, "tp.all_reduce", n=2), seconds=0.2)])
     yield _plan(tp[1], relay, start, target, [Kill(at=Instant("dp0.rank0", "output.send"))])
     if tp[1] > 1:
-        for frame in sites.frames(relay):
-            yield _plan(tp[1], relay, start, target, [Hold(link="relay", frame=frame, victim=last, or_after=0.1)])
+        for link, frame in sites.frames(relay):
+            yield _plan(tp[1], relay, start, target, [Hold(link=link, frame=frame, victim=last, or_after=0.1)])
         yield _plan(tp[1], relay, start, target, [Drop(link="relay", frame="step", victim=last)])
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from msgspec import Struct
 
 from harness.clock import now, seconds_since
-from harness.faults import AT_INSTANT, KINDS, Fault, kind_of
+from harness.faults import DRAWN, AtInstant, Fault, kind_of
 from harness.search.canary import Canary
 from harness.trial import Tally, Trial
 from harness.verdict import EXIT_BLIND, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_UNKNOWN, Verdict
@@ -96,7 +96,7 @@ class Score:
         self.refused = 0
         self.failures: dict[tuple[str, str], Failure] = {}
         self._began = now()
-        self._kinds: dict[str, list[int]] = {kind: [0, 0, 0, 0] for kind in KINDS}
+        self._kinds: dict[str, list[int]] = {kind: [0, 0, 0, 0] for kind in DRAWN}
         self._places: set[str] = set()
 
     @property
@@ -116,9 +116,9 @@ class Score:
         self.served += verdict.served
         self.refused += verdict.refused
         for kind in {kind_of(fault) for fault in trial.plan.faults}:
-            self._kinds[kind][0] += 1
+            self._kinds.setdefault(kind, [0, 0, 0, 0])[0] += 1
         for count in verdict.faults:
-            tally = self._kinds.setdefault(count.kind, [0, 0, 0, 0])
+            tally = self._kinds[count.kind]
             for index, number in enumerate((count.armed, count.reached, count.fired), start=1):
                 tally[index] += number
         for fault, count in zip(trial.plan.faults, verdict.faults, strict=False):
@@ -168,6 +168,6 @@ class Score:
 
 def _place(fault: Fault) -> str:
     """Where a fault strikes, without its settings."""
-    if isinstance(fault, AT_INSTANT):
+    if isinstance(fault, AtInstant):
         return str(fault.at)
     return f"{fault.link}[{fault.frame}]#{fault.nth} of {fault.victim}"

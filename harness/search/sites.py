@@ -13,13 +13,15 @@ from harness.instant import Instant, Side
 
 _BOTH: tuple[Side, ...] = ("before", "after")
 
-_FRAMES = {"handshake": ("join", "hello", "done", "step"), "subscribed": ("join", "step")}
-_LEAST = ("join", "step")
+_OPENINGS = {"handshake": ("hello", "done"), "subscribed": ("go",), "pushpull": ("go",)}
+"""What the relay of a strategy carries before the first step, if anything."""
 
 
-def frames(relay: str) -> tuple[str, ...]:
-    """The kinds of frame that the relay of a strategy carries in every run."""
-    return _FRAMES.get(relay, _LEAST)
+def frames(relay: str) -> tuple[tuple[str, str], ...]:
+    """The links and kinds of frame that a strategy sends in every run."""
+    opening = _OPENINGS.get(relay, ())
+    back = [("control", "join")] if opening else []
+    return tuple([("relay", kind) for kind in ("join", *opening, "step")] + back)
 
 
 @cache
@@ -37,19 +39,34 @@ def _passed(ranks: int, relay: str, steps: int) -> Iterator[Instant]:
     yield Instant(roles[0], "output.send", None, 1, "after")
     if ranks == 1:
         return
-    yield from _sides(roles[0], "relay.bind")
-    for role in roles[1:]:
-        yield from _sides(role, "relay.connect")
+    for link in ("control", "relay"):
+        yield from _sides(roles[0], f"{link}.bind")
+        for role in roles[1:]:
+            yield from _sides(role, f"{link}.connect")
     for role in roles:
         for n in (1, 2):
             yield from _sides(role, "tp.all_reduce", n=n)
-    for kind in frames(relay):
-        if kind == "join":
-            continue
-        for n in range(1, (steps if kind == "step" else 1) + 1):
+    opening = _OPENINGS.get(relay, ())
+    if opening:
+        for rank, role in enumerate(roles[1:], start=1):
+            yield from _sides(role, "control.send", "join")
+            yield Instant(roles[0], "control.recv", "join", rank, "after")
+    # Where each rank has a connection of its own, a frame for all is sent once for each.
+    copies = ranks - 1 if relay == "pushpull" else 1
+    for kind, count in [*((kind, 1) for kind in opening), ("step", certain_steps(relay, steps))]:
+        for n in range(1, count * copies + 1):
             yield from _sides(roles[0], "relay.send", kind, n)
+        for n in range(1, count + 1):
             for role in roles[1:]:
                 yield Instant(role, "relay.recv", kind, n, "after")
+
+
+def certain_steps(relay: str, steps: int) -> int:
+    """How many step frames the relay carries for certain in a run of at least ``steps`` steps.
+
+    The relay as it was before the handshake carries requests, not steps, and one is certain.
+    """
+    return steps if relay in _OPENINGS else 1
 
 
 def _sides(role: str, site: str, kind: str | None = None, n: int = 1) -> Iterator[Instant]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from harness.faults import KINDS, Delay, Drop, Fault, Hold, Kill
+from harness.faults import DRAWN, KINDS, Delay, Drop, Fault, Hold, Kill, Stop
 from harness.instant import Instant
 from harness.plan import MAX_TP, EngineOptions, Plan, PlanError, Request, Topology, Workload
 from harness.search import sites
@@ -23,7 +23,7 @@ BUDGET = 20.0
 """Seconds for one generated plan: far above the sum of the short timeouts, so that it is never the engine's own."""
 
 DELAY_TOTAL = 0.48
-"""Seconds that all delays and holds of a plan may take together after start-up: half of the short step deadline.
+"""Seconds that all delays, holds and stops of a plan take together after start-up: half of the short step deadline.
 
 What merely takes time must be served, so a plan may not add up to more than the engine promises to bear.
 """
@@ -50,16 +50,17 @@ def plans(
 ) -> SearchStrategy[Plan]:
     """Plans with 1 to 3 requests and up to ``max_faults`` faults.
 
-    ``tp`` is a number of ranks or the least and the most; ``faults`` the kinds to draw from (default all; empty for
+    ``tp`` is a number of ranks or the least and the most; ``faults`` the kinds to draw from (default `DRAWN`; empty for
     plans that break nothing); ``relay`` the strategy of the relay (default: the target's own). Raises PlanError.
     """
     low, high = (tp, tp) if isinstance(tp, int) else tp
     if not 1 <= low <= high <= MAX_TP:
         raise PlanError(f"tp: {low}..{high}; plans run with 1 to {MAX_TP} ranks")
-    kinds = tuple(KINDS) if faults is None else tuple(dict.fromkeys(faults))
+    kinds = tuple(DRAWN) if faults is None else tuple(dict.fromkeys(faults))
     for kind in kinds:
-        if kind not in KINDS:
-            raise PlanError(f"faults: no kind '{kind}'; there are {', '.join(KINDS)}")
+        if kind not in DRAWN:
+            known = f"'{kind}' is for plan files" if kind in KINDS else f"no kind '{kind}'"
+            raise PlanError(f"faults: {known}; drawn are {', '.join(DRAWN)}")
     if kinds and all(kind in _FRAME_KINDS for kind in kinds):
         low = max(low, 2)
         if high < 2:
@@ -150,27 +151,28 @@ class _Passed:
         self._roles = tuple(f"dp0.rank{rank}" for rank in range(ranks))
         self._frames = sites.frames(relay) if ranks > 1 else ()
         self._instants = sites.instants(ranks, relay, steps)
-        self._steps = steps
+        self._steps = sites.certain_steps(relay, steps)
         self._ticks = ticks
 
     def fault(self, kind: str) -> Fault:
         """A fault of a kind."""
         choose = self._chooser
-        if kind == "delay":
+        if kind in ("delay", "stop"):
+            pauses = Delay if kind == "delay" else Stop
             if choose.whether():
-                return Delay(at=choose.of(self._instants), seconds=self._seconds(self._ticks), optional=True)
+                return pauses(at=choose.of(self._instants), seconds=self._seconds(self._ticks), optional=True)
             start = Instant(choose.of(self._roles), "start")
-            return Delay(at=start, seconds=self._seconds(_START_TICKS), optional=True)
+            return pauses(at=start, seconds=self._seconds(_START_TICKS), optional=True)
         if kind == "kill":
             return Kill(at=choose.of(self._instants), optional=True)
-        frame, victim = choose.of(self._frames), choose.of(self._roles[1:])
+        (link, frame), victim = choose.of(self._frames), choose.of(self._roles[1:])
         # Only step frames come a known number of times; of hellos there may be one.
         nth = choose.number(1, self._steps) if frame == "step" else 1
         if kind == "drop":
-            return Drop(link="relay", frame=frame, victim=victim, nth=nth, optional=True)
+            return Drop(link=link, frame=frame, victim=victim, nth=nth, optional=True)
         until = choose.of(self._instants) if choose.whether() else None
         after = self._seconds(self._ticks)
-        return Hold(link="relay", frame=frame, victim=victim, nth=nth, until=until, or_after=after, optional=True)
+        return Hold(link=link, frame=frame, victim=victim, nth=nth, until=until, or_after=after, optional=True)
 
     def _seconds(self, ticks: int) -> float:
         return round(self._chooser.number(1, ticks) * _TICK, 2)

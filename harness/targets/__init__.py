@@ -27,7 +27,10 @@ class Target(Protocol):
     reference: str
     """``module:function`` that writes reference tokens to a descriptor; see `targets.engine_client.reference`."""
     watches: ClassVar[dict[str, str]]
-    """Threads that wait only for the death of a process or for word of it, by name, and for what they wait."""
+    """Threads that wait only for the death of a process or for word of it, by name, and for what they wait.
+
+    A proxy gets two functions of the target's module by name: ``classify`` and ``foreign``.
+    """
 
     def check(self, plan: Plan) -> None:
         """Raises PlanError where the plan asks for what the target does not have."""
@@ -37,8 +40,16 @@ class Target(Protocol):
         """The relay strategies that can be named in a plan."""
         ...
 
+    def safe_relays(self) -> tuple[str, ...]:
+        """Those of the target's own that must never wedge, whatever breaks."""
+        ...
+
     def link_of(self, endpoint: str) -> str:
         """The link that an endpoint carries."""
+        ...
+
+    def endpoint(self, link: str, connector: str, plan: Plan) -> str:
+        """The name of the endpoint below the engine's folder where the binder meets this connector of a link."""
         ...
 
     def group_name(self, description: str) -> str:
@@ -50,7 +61,14 @@ class Target(Protocol):
         ...
 
     def frame(self, link: str, name: str, plan: Plan) -> str:
-        """The kind that a plan's word stands for on a link of this plan: ``join`` is SUBSCRIBE on PUB/SUB."""
+        """The kind that a plan's word stands for on a link of this plan: ``join`` is SUBSCRIBE on PUB/SUB.
+
+        It is READY where nobody subscribes: the connector's last word of the connection's own handshake.
+        """
+        ...
+
+    def foreign(self, link: str, frames: Sequence[bytes]) -> list[bytes]:
+        """The parts of a message as another run of the engine would have sent them: everything right but the run."""
         ...
 
     def binder(self, link: str) -> str:

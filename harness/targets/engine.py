@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
+import zlib
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -14,14 +16,30 @@ from engine.errors import ConfigError, ExitCode
 from engine.messages import ENGINE_CORE_DEAD, MessageType
 from engine.model.config import MODELS
 from engine.relay import frames as relay_frames
-from harness.faults import Drop, Hold
+from engine.relay.pushpull import PushPullRelay
+from engine.relay.subscribed import TOPIC
+from harness.faults import OnFrames, OnMessages, Squat
 from harness.plan import EngineOptions, Plan, PlanError
 from harness.proxy.records import Kind
 from harness.targets import Patience
 
 _UNKNOWN = Kind("?")
-_FRAMES = {"relay": ("join", "hello", "done", "step", "fail", "stop")}
-_PROXIED = ("relay",)
+_FRAMES = {"relay": ("join", "hello", "done", "go", "step", "fail", "stop"), "control": ("join", "fail")}
+_BOUND = {"dp0.rank0": tuple(_FRAMES), "client": ("input", "output")}
+
+_ELSEWHERE = {
+    "model": "engine.model",
+    "tp_size": "topology.tp",
+    "relay": "engine.relay",
+    "timeouts": "engine.timeouts",
+    "socket_dir": "the world",
+}
+"""Settings of the engine that a plan makes in another place."""
+
+_DEFAULTS: dict[str, Any] = {"digest_interval": 1}
+"""Settings that differ from the engine's own unless a plan says otherwise: ranks that differ are found at once."""
+
+_FOREIGN_BITS = 0xF0F0_F0F0_F0F0_F0F0
 
 
 def config_of(plan: Plan, socket_dir: str | None) -> EngineConfig:
@@ -35,6 +53,7 @@ def config_of(plan: Plan, socket_dir: str | None) -> EngineConfig:
         relay=plan.engine.relay,
         timeouts=timeouts,
         socket_dir=socket_dir,
+        **{**_DEFAULTS, **plan.engine.config},
     )
 
 
@@ -51,40 +70,58 @@ class Engine:
 
     def check(self, plan: Plan) -> None:
         _import_plugins(plan.engine)
+        _check_config(plan.engine)
         try:
             config_of(plan, None)
         except ConfigError as error:
-            field = {"tp_size": "topology.tp", "relay": "engine.relay", "model": "engine.model"}.get(error.field)
-            raise PlanError(f"{field or error.field}: got {error.seen!r}, expected {error.expected}") from None
+            field = _ELSEWHERE.get(error.field, f"engine.config.{error.field}")
+            raise PlanError(f"{field}: got {error.seen!r}, expected {error.expected}") from None
         for index, fault in enumerate(plan.faults):
-            if isinstance(fault, Drop | Hold):
+            if isinstance(fault, OnFrames):
                 self._check_frames(plan, index, fault)
+            elif isinstance(fault, Squat) and fault.link not in _BOUND.get(fault.victim, ()):
+                binds = ", ".join(_BOUND.get(fault.victim, ())) or "nothing"
+                raise PlanError(f"faults[{index}].link: {fault.victim} does not bind {fault.link}; it binds {binds}")
         for link in plan.observe:
-            if link not in _PROXIED:
-                raise PlanError(f"observe: no link '{link}' can be observed; there is {', '.join(_PROXIED)}")
+            if link not in _FRAMES:
+                raise PlanError(f"observe: no link '{link}' can be observed; there is {', '.join(_FRAMES)}")
 
-    def _check_frames(self, plan: Plan, index: int, fault: Drop | Hold) -> None:
+    def _check_frames(self, plan: Plan, index: int, fault: OnFrames) -> None:
         where = f"faults[{index}]"
-        if fault.link not in _PROXIED:
-            raise PlanError(f"{where}.link: no link '{fault.link}' has a proxy; there is {', '.join(_PROXIED)}")
+        if fault.link not in _FRAMES:
+            raise PlanError(f"{where}.link: no link '{fault.link}' has a proxy; there is {', '.join(_FRAMES)}")
         if fault.victim not in self.connectors(fault.link, plan):
             there = ", ".join(self.connectors(fault.link, plan)) or f"none with tp={plan.topology.tp}"
             raise PlanError(f"{where}.victim: '{fault.victim}' does not connect to {fault.link}; there is {there}")
         known = _FRAMES[fault.link]
         if fault.frame not in known and not fault.frame.isupper():
             raise PlanError(f"{where}.frame: no frame '{fault.frame}' on {fault.link}; there is {', '.join(known)}")
+        kind = self.frame(fault.link, fault.frame, plan)
+        if isinstance(fault, OnMessages) and kind.isupper():
+            raise PlanError(f"{where}.frame: '{fault.frame}' is the command {kind}; a {fault} needs a message")
 
     def relays(self) -> tuple[str, ...]:
         return tuple(relays.names())
 
+    def safe_relays(self) -> tuple[str, ...]:
+        # A strategy of another module came with a plugin: a bug on purpose.
+        own = {name: relays.strategy(name) for name in relays.names()}
+        return tuple(name for name, one in own.items() if not one.unbounded and one.__module__.startswith("engine."))
+
     def link_of(self, endpoint: str) -> str:
-        return endpoint.rsplit("/", 1)[-1].partition("@")[0]
+        name = endpoint.rsplit("/", 1)[-1].partition("@")[0]
+        return _NUMBERED_RELAY.sub("relay", name)
+
+    def endpoint(self, link: str, connector: str, plan: Plan) -> str:
+        if link == "relay" and _has_own_connections(plan.engine.relay):
+            return f"relay.{connector.rpartition('rank')[2]}"
+        return link
 
     def group_name(self, description: str) -> str:
         return "tp" if description in ("default_pg", "tp") else description
 
     def classify(self, link: str, direction: str, frames: Sequence[bytes]) -> Kind:
-        if link == "relay":
+        if link in ("relay", "control"):
             return _relay_kind(frames[-1]) if frames else _UNKNOWN
         if link == "input":
             return _input_kind(frames)
@@ -93,13 +130,25 @@ class Engine:
         return _UNKNOWN
 
     def frame(self, link: str, name: str, plan: Plan) -> str:
-        return "SUBSCRIBE" if name == "join" else name
+        if link != "relay" or name != "join":
+            return name
+        return "READY" if _has_own_connections(plan.engine.relay) else "SUBSCRIBE"
+
+    def foreign(self, link: str, frames: Sequence[bytes]) -> list[bytes]:
+        if link not in ("relay", "control") or not frames or not _is_enveloped(frames[-1]):
+            return list(frames)
+        header, body = relay_frames.HEADER, frames[-1][relay_frames.HEADER.size :]
+        magic, version, kind, epoch, number, length, _ = header.unpack_from(frames[-1])
+        fields = (magic, version, kind, epoch ^ _FOREIGN_BITS, number, length)
+        head = header.pack(*fields, 0)[:-_CHECKSUM_BYTES]
+        checksum = zlib.crc32(body, zlib.crc32(head))
+        return [*frames[:-1], header.pack(*fields, checksum) + body]
 
     def binder(self, link: str) -> str:
-        return "dp0.rank0" if link == "relay" else "client"
+        return "dp0.rank0" if link in ("relay", "control") else "client"
 
     def connectors(self, link: str, plan: Plan) -> tuple[str, ...]:
-        return plan.topology.ranks[1:] if link == "relay" else plan.topology.ranks[:1]
+        return plan.topology.ranks[1:] if link in ("relay", "control") else plan.topology.ranks[:1]
 
     def exit_meaning(self, status: int) -> str:
         if status < 0:
@@ -127,6 +176,11 @@ def classify(link: str, direction: str, frames: Sequence[bytes]) -> Kind:
     return ENGINE.classify(link, direction, frames)
 
 
+def foreign(link: str, frames: Sequence[bytes]) -> list[bytes]:
+    """`Engine.foreign`, for a proxy that knows it by name."""
+    return ENGINE.foreign(link, frames)
+
+
 def timeouts_of(plan: Plan) -> Timeouts:
     """The deadlines that the engine runs with, in seconds."""
     return config_of(plan, None).timeouts
@@ -150,14 +204,42 @@ def _import_plugins(options: EngineOptions) -> None:
             raise PlanError(f"engine.plugins: cannot import '{plugin}': {error}") from None
 
 
+def _check_config(options: EngineOptions) -> None:
+    """Raises PlanError for a setting that the engine does not have, or that the plan makes elsewhere."""
+    known = [name for name in EngineConfig.__struct_fields__ if name not in _ELSEWHERE]
+    for name in options.config:
+        if name in _ELSEWHERE:
+            raise PlanError(f"engine.config.{name}: that is set by {_ELSEWHERE[name]}")
+        if name not in known:
+            raise PlanError(f"engine.config.{name}: the engine has no such setting; there is {', '.join(known)}")
+
+
+_NUMBERED_RELAY = re.compile(r"^relay\.\d+$")
+_CHECKSUM_BYTES = 4
 _RELAY_KINDS = {kind.value: kind.name.lower() for kind in relay_frames.FrameKind}
 _RAW_KINDS = {MessageType.ADD: "step", MessageType.ABORT: "step", MessageType.STOP: "stop"}
 
 
+def _has_own_connections(relay: str) -> bool:
+    """Whether each rank has an endpoint of its own, ``relay.1`` and so on, and subscribes to nothing."""
+    return relay in relays.names() and issubclass(relays.strategy(relay), PushPullRelay)
+
+
+def _is_subscription(frame: bytes) -> bool:
+    """Whether this is what an XPUB socket receives: 1 or 0 and a topic, either none or that of a rank."""
+    return frame in (b"\x00", b"\x01") or (frame[:1] in (b"\x00", b"\x01") and frame[1:].startswith(TOPIC))
+
+
+def _is_enveloped(frame: bytes) -> bool:
+    return len(frame) >= relay_frames.HEADER.size and frame[0] == relay_frames.MAGIC
+
+
 def _relay_kind(frame: bytes) -> Kind:
-    if len(frame) >= relay_frames.HEADER.size and frame[0] == relay_frames.MAGIC:
+    if _is_enveloped(frame):
         _, _, kind, epoch, number, *_ = relay_frames.HEADER.unpack_from(frame)
         return Kind(_RELAY_KINDS.get(kind, "?"), number, epoch)
+    if _is_subscription(frame):
+        return Kind("subscribe" if frame[0] else "unsubscribe")
     for head, kind in _RAW_KINDS.items():
         if frame.startswith(head):
             return Kind(kind)

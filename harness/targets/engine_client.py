@@ -1,8 +1,8 @@
 """The client program of every run: build the engine, ask what the plan asks, note what comes back, stop.
 
 It is an ordinary user of `engine.llm.AsyncLLM`. What it notes are marks in its history: start-up, each request's life,
-and, after a death, whether every later call repeats the same error. It arms no timer and never polls: budgets live
-outside, and a timer here would stand in the way of every proof.
+and, after a death, whether every later call repeats the same error. It never polls and arms no timer, but for a
+request that the plan wants sent later: budgets live outside, and a timer here would stand in the way of every proof.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ async def _serve(seam: Seam, plan: Plan, llm: AsyncLLM) -> None:
     for index, request in enumerate(plan.workload.requests):
         if request.at == "previous" and tasks:
             await asyncio.wait(tasks[-1:])
+        if request.after:
+            await asyncio.sleep(request.after)
         tasks.append(asyncio.create_task(_ask(seam, plan, llm, index), name=f"r{index}"))
     await asyncio.gather(*tasks)
     await _check_latch(seam, llm)

@@ -11,10 +11,12 @@ import select
 import socket
 from pathlib import Path
 
+from msgspec import structs
+
 from harness import plan as plans
 from harness import stillness, waits
 from harness.clock import MS, SECOND, now, seconds_since, sleep_until
-from harness.faults import Drop, Hold
+from harness.faults import OnFrames
 from harness.history import DoubleLook, Event, Frame, History, Look, Outsiders, Process, merge
 from harness.plan import Plan
 from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Status
@@ -24,6 +26,7 @@ from harness.targets import Target, get
 from harness.world.account import fault_counts, frames_of, tail
 from harness.world.heartbeat import Heartbeat
 from harness.world.look import look
+from harness.world.stops import Stops
 from harness.zygote import wire
 
 QUIET = 25 * MS
@@ -121,60 +124,51 @@ class _Run:
         self._refused = ""
         self._pong = False
         self._suspected_since: int | None = None
+        self._stops = Stops(plan, lane.send)
 
     # Beginning
 
     def begin(self) -> None:
         """Tells the proxy and the zygote of the run and starts the client program."""
-        signals = self._lane.proxy().signal_fd if self._proxied else os.open(os.devnull, os.O_WRONLY)
-        try:
-            rewrites = self._begin_proxy() if self._proxied else {}
-            begin = wire.Begin(str(self._folder), plans.to_json(self._plan), rewrites)
-            self._lane.send(begin, (self._memory, signals))
-        finally:
-            if not self._proxied:
-                os.close(signals)
+        self._tell_zygote(self._begin_proxy() if self._proxied else {})
         args: list[str | int | bytes] = [plans.to_json(self._plan), str(self._folder / "e")]
         self._lane.send(wire.Start("client", self._target.client, args))
 
     def begin_bare(self) -> None:
         """Tells the zygote of a run without plan, proxy or client."""
-        signals = os.open(os.devnull, os.O_WRONLY)
+        self._tell_zygote({})
+
+    def _tell_zygote(self, rewrites: dict[str, dict[str, str]]) -> None:
+        calls = self._stops.hand_over()
+        nobody = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            self._lane.send(wire.Begin(str(self._folder), plans.to_json(self._plan), {}), (self._memory, signals))
+            signals = self._lane.proxy().signal_fd if self._proxied else nobody
+            begin = wire.Begin(str(self._folder), plans.to_json(self._plan), rewrites)
+            self._lane.send(begin, (self._memory, signals, calls))
         finally:
-            os.close(signals)
+            os.close(nobody)
+            os.close(calls)
 
     def _begin_proxy(self) -> dict[str, dict[str, str]]:
         legs: list[Leg] = []
         rewrites: dict[str, dict[str, str]] = {}
         for link in self._plan.proxied:
-            upstream = f"ipc://{self._folder}/e/{link}"
             for role in self._target.connectors(link, self._plan):
+                upstream = f"ipc://{self._folder}/e/{self._target.endpoint(link, role, self._plan)}"
                 listen = f"{upstream}@{role}"
                 legs.append(Leg(link, role, self._target.binder(link), listen, upstream))
                 rewrites.setdefault(role, {})[upstream] = listen
-        rules = [
-            self._rule(index, fault) for index, fault in enumerate(self._plan.faults) if isinstance(fault, Drop | Hold)
-        ]
-        self._lane.proxy().begin(legs, rules, f"{type(self._target).__module__}:classify")
+        rules = [self._rule(i, fault) for i, fault in enumerate(self._plan.faults) if isinstance(fault, OnFrames)]
+        module = type(self._target).__module__
+        self._lane.proxy().begin(legs, rules, classify=f"{module}:classify", foreign=f"{module}:foreign")
         self._proxy_begun = True
         return rewrites
 
-    def _rule(self, index: int, fault: Drop | Hold) -> FrameRule:
+    def _rule(self, index: int, fault: OnFrames) -> FrameRule:
         kind = self._target.frame(fault.link, fault.frame, self._plan)
-        if isinstance(fault, Drop):
-            return FrameRule(index, "drop", fault.link, fault.victim, kind, fault.nth, fault.count)
-        return FrameRule(
-            index,
-            "hold",
-            fault.link,
-            fault.victim,
-            kind,
-            fault.nth,
-            after=fault.or_after,
-            until_signal=fault.until is not None,
-        )
+        rule = fault.rule(index, kind)
+        # Both ends send commands such as READY, and a victim's join is its own.
+        return structs.replace(rule, direction="to_binder") if kind.isupper() else rule
 
     # Watching
 
@@ -214,6 +208,7 @@ class _Run:
     def _let_leave(self) -> None:
         """The client program has ended: what it started has a bounded time to follow by itself."""
         self._why = "done"
+        self._stops.heal()
         began = now()
         while not self.ended() and self._spent(began) < _LEAVE_SECONDS:
             self.receive(now() + LEAVE_BEAT)
@@ -223,11 +218,18 @@ class _Run:
         return seconds_since(began) - self._lane.heartbeat.stalled(began, now())
 
     def receive(self, until: int | None) -> None:
-        """Takes in what the zygote says, at most until ``until`` (nanoseconds; None: for ever) if it is silent."""
-        timeout = None if until is None else max(0.0, (until - now()) / MS)
+        """Takes in what the zygote says, at most until ``until`` (nanoseconds; None: for ever) if it is silent.
+
+        Returns earlier if a stop has something to do, which is then done.
+        """
+        times = [time for time in (until, self._stops.next()) if time is not None]
         poller = select.poll()
         poller.register(self._lane.socket, select.POLLIN)
-        if not poller.poll(timeout):
+        if self._stops.heard >= 0:
+            poller.register(self._stops.heard, select.POLLIN)
+        ready = dict(poller.poll(max(0.0, (min(times) - now()) / MS) if times else None))
+        self._stops.act(self._processes)
+        if self._lane.socket.fileno() not in ready:
             return
         message, fds = wire.receive(self._lane.socket)
         for fd in fds:
@@ -268,6 +270,8 @@ class _Run:
         looks = DoubleLook(first, outsiders, second, self._horizon)
         events = merge(event for found in self._regions.values() for event in found.events())
         tested = stillness.test(looks, waits.thread_names(events), self._target.watches)
+        if tested.stopped and tested.ends_at is None:
+            self._stops.heal()  # nothing else is left that could act
         if not tested.still:
             return None
         if tested.ends_at is None:
@@ -297,18 +301,20 @@ class _Run:
             self.receive(None)
         if before != {role for role, process in self._processes.items() if process.status is not None}:
             return None
+        due = self._stops.clocked
         if not self._proxy_begun:
-            return Outsiders()
+            return Outsiders(harness_due=due)
         status: Status = self._lane.proxy().status()
         timer = status.next_timer_ns
         held = tuple(sorted({hold.rule for hold in status.held}))
-        return Outsiders(0, status.quiet, -1 if timer is None else timer, held)
+        return Outsiders(0, status.quiet, -1 if timer is None else timer, held, due)
 
     # Ending
 
     def finish(self, golden: dict[str, tuple[int, ...]], versions: dict[str, str]) -> History:
         """The clean-up event, the clean-up, the census, and the history of it all."""
         cleanup = now()
+        self._stops.close()
         logs = {role: tail(self._folder / f"{role}.log") for role in self._processes}
         ended: RunEnd | None = None
         try:

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from harness import plan as plans
-from harness.seam import install
+from harness.seam import install, zmq_seam
 from harness.seam.region import Recorder
-from harness.seam.site import activate, active, deactivate
+from harness.seam.site import Outlets, activate, active, deactivate
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -37,6 +37,7 @@ class Spec(Struct, frozen=True):
     memory: int
     index: int
     signals: int
+    calls: int
     log: str
     zygote: int
     parent: int
@@ -67,7 +68,8 @@ def _target(spec: Spec) -> int:
     plan = plans.from_json(spec.plan)
     target = get(plan.target)
     recorder = Recorder(spec.memory, spec.index, spec.role)
-    seam = install.begin(recorder, plan.faults, spec.signals, target, spec.rewrites, target.group_name)
+    outlets = Outlets(spec.signals, spec.calls, zmq_seam.squat)
+    seam = install.begin(recorder, plan.faults, outlets, target, spec.rewrites, target.group_name)
     for plugin in plan.engine.plugins:
         importlib.import_module(plugin)
     activate(seam)

@@ -38,8 +38,9 @@ class Child:
 class Run:
     """One run: its folder, its shared memory, its living processes."""
 
-    def __init__(self, lane: socket.socket, begin: wire.Begin, memory: int, signals: int) -> None:
-        self.lane, self.begin, self.memory, self.signals = lane, begin, memory, signals
+    def __init__(self, lane: socket.socket, begin: wire.Begin, fds: list[int]) -> None:
+        self.lane, self.begin = lane, begin
+        self.memory, self.signals, self.calls = fds
         self.plan = plans.from_json(begin.plan)
         self.children: dict[int, Child] = {}
         self.launchers: list[socket.socket] = []
@@ -97,12 +98,14 @@ class Zygote:
             self._selector.unregister(lane)
             lane.close()
         elif isinstance(message, wire.Begin):
-            self._runs[lane] = Run(lane, message, fds[0], fds[1])
+            self._runs[lane] = Run(lane, message, fds)
         elif run is None:
             _close(fds)
             _say(lane, wire.Refused("no run has begun on this lane"))
         elif isinstance(message, wire.Start):
             self._start(run, message, fds, lane)
+        elif isinstance(message, wire.Signal):
+            _signal(run, message)
         elif isinstance(message, wire.Ping):
             self._serve_launchers(run)
             self._announce_all(run)
@@ -144,6 +147,7 @@ class Zygote:
             memory=run.memory,
             index=index,
             signals=run.signals,
+            calls=run.calls,
             log=str(run.folder / f"{order.role}.log"),
             zygote=theirs.fileno() if theirs is not None else -1,
             parent=os.getpid(),
@@ -169,14 +173,14 @@ class Zygote:
             return pid
         try:
             signal.set_wakeup_fd(-1)
-            _close_others({0, 1, 2, spec.memory, spec.signals, spec.zygote, *spec.fds})
+            _close_others({0, 1, 2, spec.memory, spec.signals, spec.calls, spec.zygote, *spec.fds})
             child.run(spec)
         finally:
             os._exit(child.FAILED)
 
     def _spawn(self, spec: child.Spec) -> int:
         source, sink = os.pipe()
-        keep = [fd for fd in (source, spec.memory, spec.signals, spec.zygote, *spec.fds) if fd >= 0]
+        keep = [fd for fd in (source, spec.memory, spec.signals, spec.calls, spec.zygote, *spec.fds) if fd >= 0]
         process = subprocess.Popen(python("harness.zygote.child", str(source)), pass_fds=keep, close_fds=True)
         os.close(source)
         with os.fdopen(sink, "wb") as pipe:
@@ -253,10 +257,17 @@ class Zygote:
         for launcher in run.launchers:
             self._selector.unregister(launcher)
             launcher.close()
-        os.close(run.memory)
-        os.close(run.signals)
+        _close([run.memory, run.signals, run.calls])
         del self._runs[run.lane]
         return killed, residue
+
+
+def _signal(run: Run, order: wire.Signal) -> None:
+    """By pidfd, so that it can never reach a stranger; a process that has ended gets none."""
+    for each in run.children.values():
+        if each.role == order.role:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(each.pidfd, order.number)
 
 
 def _children() -> list[int]:

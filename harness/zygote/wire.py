@@ -19,7 +19,7 @@ class Lane(Struct, frozen=True, tag="lane"):
 
 
 class Begin(Struct, frozen=True, tag="begin"):
-    """A run begins in ``folder``. Descriptors: the run's shared memory, and the proxy's signal descriptor."""
+    """A run begins in ``folder``. Descriptors: the run's shared memory, where to tell the proxy, where the lane."""
 
     folder: str
     plan: bytes
@@ -32,6 +32,13 @@ class Start(Struct, frozen=True, tag="start"):
     role: str
     target: str
     args: list[Any]
+
+
+class Signal(Struct, frozen=True, tag="signal"):
+    """Send a signal to the process of a role, if it still lives. There is no answer."""
+
+    role: str
+    number: int
 
 
 class Clean(Struct, frozen=True, tag="clean"):
@@ -77,7 +84,7 @@ class Pong(Struct, frozen=True, tag="pong"):
     """All starts asked for before the question are done, all deaths before it are announced."""
 
 
-Message = Lane | Begin | Start | Clean | Started | Refused | Died | Cleaned | Ping | Pong
+Message = Lane | Begin | Start | Signal | Clean | Started | Refused | Died | Cleaned | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

@@ -50,10 +50,14 @@ class ForkedProcess:
 
 
 class ForkFactory:
-    """Starts roles by forking. `before` runs in the child first, with its role: a test's own change to that process."""
+    """Starts roles by forking. `before` runs in the child first, with its role: a test's own change to that process.
 
-    def __init__(self, before: Callable[[str], None] | None = None) -> None:
+    `keep` are descriptors that stay open there; all others of this process are closed.
+    """
+
+    def __init__(self, before: Callable[[str], None] | None = None, keep: Sequence[int] = ()) -> None:
         self._before = before
+        self._keep = keep
         self.processes: dict[str, ForkedProcess] = {}
 
     def start(self, role: str, target: str, args: tuple[Any, ...], fds: Sequence[int]) -> Process:
@@ -84,7 +88,7 @@ class ForkFactory:
         try:
             gc.disable()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            keep = sorted({0, 1, 2, *fds})
+            keep = sorted({0, 1, 2, *fds, *self._keep})
             # Other ranks' lifelines must not be held open here, or they would never see their launcher's end.
             for low, high in zip(keep, [*keep[1:], 65536], strict=True):
                 os.closerange(low + 1, high)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import RelayError
+from engine.errors import Accused, PeerFailed, RelayError
 from engine.relay import frames
-from engine.relay.frames import Done, FrameKind, Sequence, Step
+from engine.relay.frames import Done, Fail, FrameKind, Go, Sequence, Step
 
 EPOCH = 0x1234_5678_9ABC_DEF0
 
@@ -96,3 +96,67 @@ def test_damage_anywhere_raises() -> None:
 def test_an_unknown_kind_raises() -> None:
     with pytest.raises(RelayError, match="unknown kind 9"):
         frames.decode(frames.encode(9, EPOCH, 1))  # type: ignore[arg-type]
+
+
+def go(number: int = 0) -> bytes:
+    return frames.encode(FrameKind.GO, EPOCH, number, Go(1, 0.0))
+
+
+def fail(number: int) -> bytes:
+    return frames.encode(FrameKind.FAIL, EPOCH, number, Fail(0, "dp0.rank1", "it went wrong"))
+
+
+def test_service_begins_with_go_or_at_once() -> None:
+    opened, bare = Sequence(EPOCH, frames.GO_ONLY), Sequence(EPOCH, ())
+    opened.accept(go())
+    assert [str(sequence.accept(step(1))) for sequence in (opened, bare)] == ["STEP 1", "STEP 1"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (go(1), "GO 1 leaves a gap after nothing, expected 0"),
+        (step(1), "STEP 1 after nothing, expected GO"),
+        (hello(1), "HELLO 1 after nothing, expected GO"),
+        (fail(1), "FAIL 1 leaves a gap after nothing, expected 0; it says: it went wrong"),
+    ],
+)
+def test_wrong_frames_before_go_raise(raw: bytes, text: str) -> None:
+    with pytest.raises(RelayError, match=text):
+        Sequence(EPOCH, frames.GO_ONLY).accept(raw)
+
+
+def test_a_fail_ends_a_run_at_any_time_but_tells_of_frames_lost_before_it() -> None:
+    assert str(Sequence(EPOCH, frames.GO_ONLY).accept(fail(0))) == "FAIL 0"
+    assert str(Sequence(EPOCH).accept(fail(7))) == "FAIL 7"
+    sequence = serving()
+    sequence.accept(step(1))
+    assert str(sequence.accept(fail(2))) == "FAIL 2"
+    with pytest.raises(RelayError, match="FAIL 3 leaves a gap after STEP 1, expected 2; it says: it went wrong"):
+        sequence.accept(fail(3))
+
+
+def test_a_payload_of_another_shape_raises() -> None:
+    with pytest.raises(RelayError, match="GO 0 carries an unreadable payload"):
+        frames.payload(frames.decode(go()), Step)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "begun", "since", "accused"),
+    [
+        ("dp0.rank1", 9, 0.0, True),  # named
+        ("dp0.rank2", 1, 0.0, False),  # another is named, however late this one is
+        ("", 7, 0.0, True),  # a collective behind
+        ("", 8, 11.0, True),  # came to the same one after the deadline
+        ("", 8, 9.0, False),  # waited in it too
+        ("", 9, 11.0, False),
+    ],
+)
+def test_who_is_named_or_came_too_late_is_accused(culprit: str, begun: int, since: float, accused: bool) -> None:
+    told = Fail(0, culprit, "not finished", begun=8, at=10.0).heard_by("dp0.rank1", begun, since)
+    assert isinstance(told, Accused if accused else PeerFailed)
+    assert "not finished" in str(told)
+
+
+def test_only_a_deadline_makes_the_late_one_guilty() -> None:
+    assert isinstance(Fail(0, "", "connection closed").heard_by("dp0.rank1", 0, 99.0), PeerFailed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.clock import Deadline
 from engine.config import EngineConfig, Launch, Timeouts
 from engine.death import judge
 from engine.endpoints import Endpoints
 from engine.errors import ConfigError, ExitCode
-from engine.launch import Rank
+from engine.launch import Rank, Ranks
 from engine.messages import FailedReport
 
 
@@ -129,6 +131,33 @@ def rank(number: int, code: int | None = None, *, blames: str = "", cause: str =
 )
 def test_one_death_is_told_from_those_that_follow_it(ranks: list[Rank], culprit: str) -> None:
     assert judge(ranks).culprit == culprit
+
+
+def test_of_several_silent_ranks_the_stopped_one_is_blamed() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            ranks = [rank(0), rank(1, ExitCode.DEADLINE), rank(2), rank(3)]
+            ranks[2].process.pid = process.pid
+            assert judge(ranks).culprit != "dp0.rank2"
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            death = judge(ranks)
+        finally:
+            process.kill()
+    assert death.culprit == "dp0.rank2"
+    assert death.cause == "it is stopped by a signal, and dp0.rank1 waited for it: lost a peer"
+
+
+def test_a_descriptor_that_stays_readable_does_not_keep_a_bounded_wait_from_ending() -> None:
+    """A start given up with a stopped rank, while the input socket had something to tell, once never came to its end."""
+    ranks = Ranks()
+    ranks.all.append(rank(0))
+    wake = os.eventfd(1)
+    ranks.watch(wake)
+    try:
+        assert not ranks.wait_for_end(Deadline.after(0.05))
+    finally:
+        os.close(wake)
 
 
 def command(*args: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ def deaf(role: str) -> None:
     if role == "dp0.rank1":
 
         def connect(self: UnsynchronisedRelay) -> None:
-            self._socket.connect(self._seat.address)
+            self._socket.connect(self._seat.address("relay"))
 
         replace(UnsynchronisedRelay, "connect", connect)
 

@@ -53,14 +53,18 @@ def test_500_runs_without_faults_beside_busy_processes_raise_no_false_alarm(busy
     assert words["wedged"] == words["violated"] == 0, words
 
 
-@pytest.mark.parametrize(("relay", "word"), [("unsynchronised", "wedged (proved)"), ("handshake", "passed")])
+@pytest.mark.parametrize(
+    ("relay", "word"),
+    [("unsynchronised", "wedged (proved)"), ("handshake", "passed"), ("subscribed", "passed"), ("pushpull", "passed")],
+)
 def test_the_lost_first_request_ends_the_same_way_20_of_20(relay: str, word: str) -> None:
     (member,) = resolve("first-request-lost", [("engine.relay", relay)])[0].members
     with RealWorld(lanes=RealWorld.default_lanes()) as world:
         verdicts: list[Verdict] = [judge(history) for _, history in world.run_many([member.plan] * 20)]
     assert Counter(verdict.word for verdict in verdicts) == {word: 20}
     for verdict in verdicts:
-        assert [count.fired for count in verdict.faults] == [1]
+        # On a busy machine the join is sometimes late by itself, and its hold has ended before it comes.
+        assert [count.reached for count in verdict.faults] == [1]
         if verdict.proof is not None:
             assert verdict.proof.after_progress_ms < 1000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.faults import Delay, Drop, Kill
+from harness.faults import Delay, Drop, Fault, Kill, Raise, Squat, Stop, Terminate
 from harness.instant import Instant
 from harness.oracles import ORACLES, check_all
 from harness.targets import get
@@ -123,6 +123,37 @@ def test_death_accepts_a_refusal_after_a_loss_and_wants_a_role_on_its_path() -> 
     assert sentences("DEATH", failed(), faults=[drop], fired=[1]) == []
     stranger = failed("EngineDeadError|client|cancelled")
     assert "names client" in sentences("DEATH", stranger, faults=[drop], fired=[1])[0]
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.3, "although nothing fatal"), (3.0, ""), (None, "")])
+def test_death_wants_a_short_stop_to_be_served_and_a_long_one_to_be_named(seconds: float | None, words: str) -> None:
+    stop = Stop(Instant.parse("dp0.rank1:relay.recv[step]#1:after"), seconds)
+    named = failed("EngineDeadError|dp0.rank1|dp0.rank0 waited for it")
+    assert words in "".join(sentences("DEATH", named, faults=[stop], fired=[1]))
+    assert bool(sentences("DEATH", named, faults=[stop], fired=[1])) == bool(words)
+    if not words:
+        assert "names dp0.rank0, not dp0.rank1" in sentences("DEATH", failed(), faults=[stop], fired=[1])[0]
+
+
+def test_death_takes_every_rank_that_was_stopped_together_for_the_culprit() -> None:
+    stop = Stop(Instant.parse("dp0.rank1:relay.recv[step]#1:after"), also=("dp0.rank0",))
+    assert sentences("DEATH", failed(), faults=[stop], fired=[1]) == []
+
+
+@pytest.mark.parametrize("fault", [Raise(KILL_RANK_0.at), Terminate(KILL_RANK_0.at)], ids=str)
+def test_death_takes_a_raise_or_a_signal_for_fatal_if_the_role_left_for_it(fault: Fault) -> None:
+    left = [process("client"), process("dp0.rank0", 10), process("dp0.rank1", 11)]
+    assert sentences("DEATH", failed(), faults=[fault], fired=[1], processes=left) == []
+    stays = [process("client"), process("dp0.rank0", 10), process("dp0.rank1", 0)]
+    assert "did not leave" in sentences("DEATH", failed(), faults=[fault], fired=[1], processes=stays)[0]
+    ignored = [process("client"), process("dp0.rank0", 0), process("dp0.rank1", 0)]
+    assert sentences("DEATH", faults=[fault], fired=[1], processes=ignored) == []
+
+
+def test_death_lets_any_rank_find_the_squatter() -> None:
+    squat = Squat(Instant.parse("dp0.rank0:relay.bind#1:after"))
+    for role in ("dp0.rank0", "dp0.rank1"):
+        assert sentences("DEATH", failed(f"EngineDeadError|{role}|no hello"), faults=[squat], fired=[1]) == []
 
 
 def test_death_finds_an_error_that_is_not_latched() -> None:

@@ -9,7 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import plan as plans
-from harness.faults import Delay, Drop, Fault, Hold, Kill
+from harness.faults import (
+    KINDS,
+    Corrupt,
+    Delay,
+    Drop,
+    Duplicate,
+    Fault,
+    Foreign,
+    Hold,
+    Kill,
+    Raise,
+    Squat,
+    Stop,
+    Terminate,
+    kind_of,
+)
 from harness.instant import Instant
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
 
@@ -28,8 +43,13 @@ def instants() -> st.SearchStrategy[Instant]:
     return st.one_of(passed, st.sampled_from(ROLES).map(lambda role: Instant(role, "start")))
 
 
+def _not_rank_1(at: Instant) -> bool:
+    return at.role != "dp0.rank1"
+
+
 def faults() -> st.SearchStrategy[Fault]:
     seconds = st.floats(0.001, 600, allow_nan=False)
+    also = st.sampled_from(((), ("dp0.rank1",)))
     frame = {
         "link": st.just("relay"),
         "frame": st.sampled_from(("join", "step")),
@@ -39,6 +59,13 @@ def faults() -> st.SearchStrategy[Fault]:
     return st.one_of(
         st.builds(Delay, at=instants(), seconds=seconds, optional=st.booleans()),
         st.builds(Kill, at=instants(), optional=st.booleans()),
+        st.builds(Stop, at=instants().filter(_not_rank_1), seconds=st.none() | seconds, also=also),
+        st.builds(Raise, at=instants(), optional=st.booleans()),
+        st.builds(Terminate, at=instants(), signal=st.sampled_from(("TERM", "INT", "ABRT"))),
+        st.builds(Squat, at=instants().filter(lambda at: at.site != "start"), link=st.sampled_from(("relay", "input"))),
+        st.builds(Corrupt, offset=st.none() | st.integers(-99, 99), **frame),
+        st.builds(Duplicate, count=st.integers(1, 5), optional=st.booleans(), **frame),
+        st.builds(Foreign, data=st.none() | st.binary(max_size=9).map(bytes.hex), **frame),
         st.builds(Drop, count=st.integers(1, 5), optional=st.booleans(), **frame),
         st.builds(
             Hold,
@@ -56,11 +83,16 @@ def any_plan() -> st.SearchStrategy[Plan]:
         prompt=st.lists(st.integers(0, 400), max_size=4).map(tuple),
         max_tokens=st.integers(1, 9),
         at=st.sampled_from(("ready", "previous")),
+        after=st.sampled_from((0.0, 0.5, 600.0)),
+    )
+    settings = st.dictionaries(
+        st.sampled_from(("max_num_seqs", "log_level", "share")),
+        st.booleans() | st.integers(1, 99) | st.floats(0, 1) | st.text(max_size=3),
     )
     return st.builds(
         Plan,
         topology=st.builds(Topology, tp=st.integers(2, 4), start=st.sampled_from(("fork", "spawn"))),
-        engine=st.builds(EngineOptions, relay=st.sampled_from(("handshake", "unsynchronised"))),
+        engine=st.builds(EngineOptions, relay=st.sampled_from(("handshake", "unsynchronised")), config=settings),
         workload=st.builds(Workload, requests=st.lists(requests, min_size=1, max_size=3).map(tuple)),
         faults=st.lists(faults(), max_size=3).map(tuple),
         observe=st.sampled_from(((), ("relay",))),
@@ -79,6 +111,40 @@ def test_a_plan_survives_json_and_builtins(plan: Plan) -> None:
 def test_equal_plans_have_equal_digests_and_others_do_not(one: Plan, other: Plan) -> None:
     assert (one == other) == (one.digest == other.digest)
     assert len(one.digest) == 32
+
+
+START, SENT = Instant("dp0.rank0", "start"), Instant("dp0.rank0", "output.send")
+EACH: tuple[tuple[Fault, str], ...] = (
+    (Delay(START, 0.5), "delay dp0.rank0:start by 0.5 s"),
+    (Kill(START), "kill dp0.rank0 at dp0.rank0:start"),
+    (Stop(START), "stop dp0.rank0 at dp0.rank0:start until faults are healed"),
+    (Stop(START, 2, ("client",)), "stop dp0.rank0, client at dp0.rank0:start for 2 s"),
+    (Raise(START), "raise an error in dp0.rank0 at dp0.rank0:start"),
+    (Terminate(START, "INT"), "send SIGINT to dp0.rank0 at dp0.rank0:start"),
+    (Squat(SENT), "squat on relay of dp0.rank0 at dp0.rank0:output.send#1:after"),
+    (Drop("relay", "step", "dp0.rank1", count=2), "drop step #1 and 1 more of dp0.rank1 on relay"),
+    (Hold("relay", "join", "dp0.rank1", or_after=1), "hold join #1 of dp0.rank1 on relay for 1 s"),
+    (Corrupt("relay", "step", "dp0.rank1", offset=-1), "corrupt step #1 of dp0.rank1 on relay at byte -1"),
+    (Duplicate("relay", "step", "dp0.rank1", 2), "duplicate step #2 of dp0.rank1 on relay"),
+    (Foreign("relay", "step", "dp0.rank1"), "send a copy from a foreign run before step #1 of dp0.rank1 on relay"),
+    (Foreign("relay", "go", "dp0.rank1", 1, "c1"), "send the foreign frame c1 before go #1 of dp0.rank1 on relay"),
+)
+
+
+def test_every_kind_of_fault_says_what_it_does_and_survives_json() -> None:
+    assert {kind_of(fault) for fault, _ in EACH} == set(KINDS)
+    for fault, text in EACH:
+        assert (fault.complaint(), str(fault)) == (None, text)
+        plan = Plan(faults=(fault,))
+        assert plans.from_json(plans.to_json(plan)) == plan
+
+
+def test_settings_of_the_engine_are_a_table() -> None:
+    plan = plans.from_toml("[engine.config]\nrelay_high_water = 10\nlog_level = 'INFO'\n")
+    assert plan.engine.config == {"relay_high_water": 10, "log_level": "INFO"}
+    assert plan.digest != Plan().digest
+    other = plans.from_toml("[engine.config]\nlog_level = 'INFO'\nrelay_high_water = 10\n")
+    assert (plan == other, plan.digest == other.digest) == (True, True)
 
 
 def test_a_plan_in_toml_is_the_plan_in_json() -> None:
@@ -104,6 +170,7 @@ def test_links_with_frame_faults_or_observed_run_through_the_proxy() -> None:
     assert Plan(faults=(Kill(at=Instant("dp0.rank0", "start")),)).proxied == ()
 
 
+STEP = {"link": "relay", "frame": "step", "victim": "dp0.rank1"}
 REQUEST = {"requests": [{"prompt": [1]}]}
 
 
@@ -123,6 +190,18 @@ REQUEST = {"requests": [{"prompt": [1]}]}
         ({"faults": [{"kind": "delay", "at": "dp0.rank0:start", "seconds": -1}]}, ["faults[0].seconds"]),
         ({"faults": [{"kind": "drop", "link": "relay", "frame": "step", "victim": "dp0.rank1", "nth": 0}]}, ["nth"]),
         ({"faults": [{"kind": "explode"}]}, ["faults", "explode"]),
+        ({"faults": [{"kind": "stop", "at": "dp0.rank0:start", "seconds": 0}]}, ["faults[0].seconds", "0..600"]),
+        ({"faults": [{"kind": "stop", "at": "dp0.rank0:start", "also": ["dp0.rank9"]}]}, ["no role 'dp0.rank9'"]),
+        ({"faults": [{"kind": "stop", "at": "dp0.rank0:start", "also": ["dp0.rank0"]}]}, ["faults[0].also", "again"]),
+        ({"faults": [{"kind": "raise", "at": "dp0.rank0:exit"}]}, ["faults[0].at", "exit"]),
+        ({"faults": [{"kind": "terminate", "at": "dp0.rank0:exit"}]}, ["faults[0].at", "exit"]),
+        ({"faults": [{"kind": "terminate", "at": "dp0.rank0:start", "signal": "HUP"}]}, ["faults[0].signal", "HUP"]),
+        ({"faults": [{"kind": "squat", "at": "dp0.rank0:start"}]}, ["faults[0].at", "relay.bind"]),
+        ({"faults": [{**STEP, "kind": "corrupt", "nth": 0}]}, ["faults[0].nth"]),
+        ({"faults": [{**STEP, "kind": "duplicate", "count": 0}]}, ["faults[0].count"]),
+        ({"faults": [{**STEP, "kind": "foreign", "data": "c1z"}]}, ["faults[0].data", "c1z", "hexadecimal"]),
+        ({"engine": {"config": {"max_num_seqs": [1]}}}, ["engine.config"]),
+        ({"workload": {"requests": [{"prompt": [1], "after": -1}]}}, ["workload.requests[0].after", "-1"]),
         ({"faults": [{"kind": "hold", "link": "relay", "frame": "join"}]}, ["victim"]),
         ([1], ["table"]),
     ],

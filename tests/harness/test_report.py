@@ -42,7 +42,7 @@ def test_a_wedge_reads_as_verdict_sentence_waits_fault_and_command() -> None:
     verdict = structs.replace(wedge_of(LOST), scenario="first-request-lost", files={"replay": "x/replay.json"})
     text = plain(finding(verdict, "20 of 20"))
     lines = text.splitlines()
-    assert lines[0] == "wedged (proved)  first-request-lost  tp=2 relay=handshake  8 ms after the last progress"
+    assert lines[0] == "wedged (proved)  first-request-lost  tp=2 relay=pushpull  8 ms after the last progress"
     for piece in (
         "Rank 0 published request frame 1",
         "dp0.rank1  waits for frame 1 on relay",
@@ -59,7 +59,7 @@ def test_a_wedge_reads_as_verdict_sentence_waits_fault_and_command() -> None:
 
 def test_a_broken_rule_names_the_oracle_and_a_pass_says_how_many_were_served() -> None:
     assert "ORDER: dp0.rank1 acted on step frame 3" in plain(finding(broken_of(LOST)))
-    assert plain(finding(verdict_of(Plan()))).strip() == "passed  tp=2 relay=handshake  1 request served  0.31 s"
+    assert plain(finding(verdict_of(Plan()))).strip() == "passed  tp=2 relay=pushpull  1 request served  0.31 s"
 
 
 def test_a_vacuous_run_shows_what_did_not_fire() -> None:
@@ -106,7 +106,7 @@ def session(
 
 def test_runs_of_one_plan_end_with_a_tally_and_the_verdicts_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario(
-        "lost", "t", "r", (), (Member("", LOST, {"handshake": "wedged"}, "dp0.rank1 waits for frame 1"),)
+        "lost", "t", "r", (), (Member("", LOST, {"pushpull": "wedged"}, "dp0.rank1 waits for frame 1"),)
     )
     done = session(monkeypatch, [scenario], 20, wedge_of(LOST))
     text = plain(tables.outcomes_report(done.outcomes, single=True))
@@ -119,7 +119,7 @@ def test_runs_of_one_plan_end_with_a_tally_and_the_verdicts_own_exit_code(monkey
 
 def test_a_wedge_that_blames_something_else_is_not_what_the_file_expects(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario(
-        "lost", "t", "r", (), (Member("", LOST, {"handshake": "wedged"}, "dp0.rank0 waits for the moon"),)
+        "lost", "t", "r", (), (Member("", LOST, {"pushpull": "wedged"}, "dp0.rank0 waits for the moon"),)
     )
     done = session(monkeypatch, [scenario], 2, wedge_of(LOST))
     assert outcome.code(done.outcomes, single=True, expect=True) == 1
@@ -127,7 +127,7 @@ def test_a_wedge_that_blames_something_else_is_not_what_the_file_expects(monkeyp
 
 def test_a_family_lists_each_member_with_its_instant(monkeypatch: pytest.MonkeyPatch) -> None:
     instants = [Instant("dp0.rank0", "relay.send", kind) for kind in ("hello", "done")]
-    members = tuple(Member(str(at), Plan(faults=(Kill(at=at),)), {"handshake": "passed"}) for at in instants)
+    members = tuple(Member(str(at), Plan(faults=(Kill(at=at),)), {"pushpull": "passed"}) for at in instants)
     done = session(monkeypatch, [Scenario("kills", "t", "r", (), members)], 3, None)
     text = plain(tables.outcomes_report(done.outcomes, single=False))
     for at in instants:
@@ -138,7 +138,7 @@ def test_a_family_lists_each_member_with_its_instant(monkeypatch: pytest.MonkeyP
 
 
 def test_a_group_in_which_one_plan_fails_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = Scenario("two", "t", "r", (), (Member("a", LOST, {"handshake": "passed"}), Member("b", LOST, {})))
+    scenario = Scenario("two", "t", "r", (), (Member("a", LOST, {"pushpull": "passed"}), Member("b", LOST, {})))
     done = session(monkeypatch, [scenario], 1, wedge_of(LOST))
     assert len(done.outcomes) == 2
     assert outcome.code(done.outcomes, single=False, expect=False) == 1

@@ -24,7 +24,8 @@ def test_every_shipped_scenario_can_be_run_and_says_what_to_expect(scenario) -> 
     assert scenario.tags
     for member in scenario.members:
         get(member.plan.target).check(member.plan)
-        assert member.expected is not None
+        assert member.expect
+        assert member.expected is not None or scenario.group == "wedges"  # run there by each strategy they speak of
     assert len({member.name for member in scenario.members}) == len(scenario.members)
 
 
@@ -72,11 +73,11 @@ def test_overrides_come_after_the_family() -> None:
 
 
 def test_the_expectation_is_that_of_the_relay_that_runs() -> None:
-    text = KILL + '[expect]\nhandshake = "passed"\nunsynchronised = "wedged"\nblame = "dp0.rank1 waits"\n'
+    text = KILL + '[expect]\npushpull = "passed"\nunsynchronised = "wedged"\nblame = "dp0.rank1 waits"\n'
     assert parse(text, "k").members[0].expected == "passed"
     other = parse(text, "k", [("engine.relay", "unsynchronised")]).members[0]
     assert (other.expected, other.blame) == ("wedged", "dp0.rank1 waits")
-    assert parse(text, "k", [("engine.relay", "pushpull")]).members[0].expected is None
+    assert parse(text, "k", [("engine.relay", "subscribed")]).members[0].expected is None
 
 
 def test_a_bare_plan_is_a_scenario_in_toml_and_in_json(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from harness import trial
-from harness.faults import Delay, Hold, Kill
+from harness.faults import Delay, Hold, Kill, Stop
 from harness.history import History
 from harness.instant import Instant
 from harness.plan import Plan, Request, Topology, Workload, check
 from harness.search.strategies import plans
-from harness.shrink import Shrinker, Shrunk, reductions
+from harness.shrink import Shrinker, Shrunk, reductions, steadier
 from harness.verdict import Verdict
 from tests.harness.fake_world import FakeWorld, judge_by, verdict_of, wedge_of
 
@@ -118,6 +118,19 @@ def test_a_reduction_that_the_target_refuses_is_not_run(monkeypatch: pytest.Monk
     for plan in world.runs:
         check(plan)
     assert shrunk.plan.faults
+
+
+def test_a_stop_shrinks_in_time_in_roles_and_with_the_ranks() -> None:
+    at = Instant("dp0.rank3", "relay.recv", "step", 2)
+    stop = Stop(at, 0.37, also=("dp0.rank2", "dp0.rank0"), optional=True)
+    plan = Plan(topology=Topology(tp=4), faults=(stop,))
+    for smaller in reductions(plan):
+        check(smaller)
+    stops = [fault for smaller in reductions(plan) for fault in smaller.faults if isinstance(fault, Stop)]
+    assert {fault.seconds for fault in stops} == {0.37, 1.0, 0.3, 0.1}
+    assert {fault.also for fault in stops} >= {("dp0.rank2",), ("dp0.rank0",)}
+    assert {str(fault.at) for fault in stops} >= {"dp0.rank1:relay.recv[step]#2:after", str(at).replace("#2", "#1")}
+    assert [fault.seconds for variant in steadier(plan) for fault in variant.faults] == [1.0, 1.0]  # type: ignore[union-attr]
 
 
 @settings(max_examples=25)

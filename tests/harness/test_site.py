@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
-from harness.faults import Delay, Fault, Hold, Kill
+from harness.faults import Delay, Fault, Hold, InjectedError, Kill, Raise, Squat, Stop, Terminate
 from harness.history import Event
 from harness.instant import Instant
 from harness.seam import region
 from harness.seam.region import Recorder, Region
-from harness.seam.site import Seam
+from harness.seam.site import Outlets, Seam
 
 
 class Desk:
@@ -23,9 +24,15 @@ class Desk:
         self._memory = memory
         self.heard, self._says = os.pipe()
         self.region = Region(memory, 0)
+        self.squatted: list[str] = []
 
     def seam(self, *faults: Fault, role: str = "dp0.rank0") -> Seam:
-        return Seam(Recorder(self._memory, 0, role), faults, self._says)
+        outlets = Outlets(signals=self._says, calls=self._says, squat=self._squat)
+        return Seam(Recorder(self._memory, 0, role), faults, outlets)
+
+    def _squat(self, link: str) -> bool:
+        self.squatted.append(link)
+        return link == "relay"
 
     def events(self, site: str) -> list[Event]:
         return [event for event in self.region.events() if event.site == site]
@@ -123,11 +130,67 @@ def test_start_and_exit_are_instants(desk: Desk) -> None:
     assert [event.value for event in desk.events("exit")] == [11]
 
 
-def test_a_killed_process_has_noted_its_own_death(desk: Desk) -> None:
+BIND = Instant.parse("dp0.rank0:relay.bind#1:before")
+
+
+def counts(desk: Desk) -> list[int]:
+    return [len(desk.events(f"fault.{word}")) for word in ("armed", "reached", "fired")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "number"),
+    [
+        (Kill(BIND), signal.SIGKILL),
+        (Terminate(BIND), signal.SIGTERM),
+        (Terminate(BIND, "INT"), signal.SIGINT),
+        (Terminate(BIND, "ABRT"), signal.SIGABRT),
+    ],
+    ids=str,
+)
+def test_a_process_that_a_fault_ends_has_noted_its_own_death(desk: Desk, fault: Fault, number: int) -> None:
     pid = os.fork()
     if not pid:
-        seam = desk.seam(Kill(Instant.parse("dp0.rank0:relay.bind#1:before")))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        faulthandler.disable()
+        seam = desk.seam(fault)
         seam.before("relay.bind")
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert [len(desk.events(f"fault.{word}")) for word in ("armed", "reached", "fired")] == [1, 1, 1]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -number
+    assert counts(desk) == [1, 1, 1]
+
+
+def test_an_error_is_raised_out_of_the_call_after_every_other_fault_of_the_instant(desk: Desk) -> None:
+    seam = desk.seam(Raise(BIND), delay("dp0.rank0:relay.bind#1:before"))
+    with pytest.raises(InjectedError, match=r"raise an error in dp0\.rank0 at dp0\.rank0:relay\.bind#1:before"):
+        seam.before("relay.bind")
+    assert counts(desk) == [2, 2, 2]
+    seam.before("relay.bind")
+    assert counts(desk) == [2, 2, 2]
+
+
+def test_a_stopped_process_has_told_the_lane_stands_at_its_instant_and_goes_on_there(desk: Desk) -> None:
+    pid = os.fork()
+    if not pid:
+        seam = desk.seam(delay("dp0.rank1:start"), Stop(BIND))
+        seam.before("relay.bind")
+        seam.after("relay.bind")
+        os._exit(0)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+    assert os.read(desk.heard, 100) == (1).to_bytes(4, "little")
+    assert counts(desk) == [1, 1, 1]
+    (held,) = desk.region.waits()
+    assert (held.site, held.held, held.gives_up) == ("fault.stop", True, -1)
+    assert desk.events("fault.over") == []
+    os.kill(pid, signal.SIGCONT)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [event.side for event in desk.events("relay.bind")] == ["before", "after"]
+    assert len(desk.events("fault.over")) == 1
+    assert desk.region.waits() == ()
+
+
+@pytest.mark.parametrize(("link", "fired"), [("relay", 1), ("input", 0)])
+def test_a_squatter_counts_only_where_something_was_bound(desk: Desk, link: str, fired: int) -> None:
+    seam = desk.seam(Squat(BIND, link))
+    seam.before("relay.bind")
+    assert desk.squatted == [link]
+    assert counts(desk) == [1, 1, fired]

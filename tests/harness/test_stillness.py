@@ -73,6 +73,17 @@ def test_another_wait_in_the_second_look_is_not_still() -> None:
     assert not judge(looks([thread()], [thread()], later=[])).still
 
 
+def test_a_process_that_is_stopped_is_held_and_nothing_is_proved_meanwhile() -> None:
+    frozen = [thread(state="T"), thread(2, state="T", call="epoll_wait", ends=1100 * MS)]
+    result = judge(looks(frozen, frozen, waits=[wait(site="fault.stop", held=True)]))
+    assert (result.still, result.ends_at, result.doubts, result.stopped) == (False, None, (), ("dp0.rank1",))
+    for outside in (Outsiders(harness_due=1), Outsiders(proxy_quiet=False)):
+        other = judge(looks(frozen, frozen, outsiders=outside))
+        assert (other.still, other.stopped) == (False, ())
+    moved = judge(looks(frozen, [thread(state="T"), thread(2, state="S")]))
+    assert (moved.still, moved.stopped) == (False, ())
+
+
 def test_a_ticker_may_run_if_it_had_the_time_to_tick() -> None:
     gloo = [thread(), thread(2, "gloo_tcp_loop", runs=100, call="epoll_wait", ends=1010 * MS)]
     ticked = [thread(), thread(2, "gloo_tcp_loop", runs=102, call="epoll_wait", ends=1040 * MS)]

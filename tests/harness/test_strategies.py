@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 from hypothesis import given
 
-from harness.faults import AT_INSTANT, KINDS, Delay, Hold, kind_of
+from harness.faults import DRAWN, AtInstant, Delay, Hold, Stop, kind_of
 from harness.interpreter import python
 from harness.plan import Plan, PlanError, check
 from harness.search import sites
@@ -40,7 +40,8 @@ def test_plans_for_a_relay_without_handshake_name_no_handshake_frames(plan: Plan
 
 @given(plans())
 def test_what_only_takes_time_stays_below_the_step_deadline(plan: Plan) -> None:
-    later = [fault.seconds for fault in plan.faults if isinstance(fault, Delay) and fault.at.site != "start"]
+    pauses = [fault for fault in plan.faults if isinstance(fault, Delay | Stop)]
+    later = [fault.cost for fault in pauses if fault.at.site != "start"]
     held = [fault.or_after or 99.0 for fault in plan.faults if isinstance(fault, Hold)]
     assert sum(later) + sum(held) <= DELAY_TOTAL + 1e-9
 
@@ -60,10 +61,11 @@ def test_frame_faults_alone_come_only_with_a_relay(plan: Plan) -> None:
 def test_a_few_hundred_plans_hold_every_kind_size_and_instant() -> None:
     drawn = list(islice(draw(plans(), seed=1), 400))
     kinds = [kind_of(fault) for plan in drawn for fault in plan.faults]
-    assert all(kinds.count(kind) >= 40 for kind in KINDS)
+    assert all(kinds.count(kind) >= 40 for kind in DRAWN)
+    assert set(kinds) == set(DRAWN)
     assert {plan.topology.tp for plan in drawn} == {1, 2, 3, 4}
-    places = {str(fault.at) for plan in drawn for fault in plan.faults if isinstance(fault, AT_INSTANT)}
-    wanted = {str(at) for at in sites.instants(2, "handshake", 1)}
+    places = {str(fault.at) for plan in drawn for fault in plan.faults if isinstance(fault, AtInstant)}
+    wanted = {str(at) for at in sites.instants(2, "pushpull", 1)}
     assert len(wanted & places) >= 0.8 * len(wanted)
     pure = [plan for plan in drawn if len(plan.faults) > 1 and len({kind_of(fault) for fault in plan.faults}) == 1]
     assert pure
@@ -83,13 +85,14 @@ def test_another_process_draws_the_same_plans() -> None:
         assert done.stdout.split() == here
 
 
-def test_the_first_plans_of_a_hunt_hold_every_kind() -> None:
-    first = list(cover((1, 4), "handshake"))
+@pytest.mark.parametrize("relay", ["pushpull", "subscribed", "handshake", "unsynchronised"])
+def test_the_first_plans_of_a_hunt_hold_every_kind(relay: str) -> None:
+    first = list(cover((1, 4), relay))
     for plan in first:
         fit_to_run(plan)
-    assert {kind_of(fault) for plan in first for fault in plan.faults} == set(KINDS)
+    assert {kind_of(fault) for plan in first for fault in plan.faults} == set(DRAWN)
     assert {plan.topology.tp for plan in first if not plan.faults} == {1, 2, 3, 4}
-    for plan in cover((1, 1), "handshake"):
+    for plan in cover((1, 1), relay):
         fit_to_run(plan)
 
 
@@ -98,5 +101,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         plans(tp=(0, 5))
     with pytest.raises(PlanError, match="no kind 'explode'"):
         plans(faults=["explode"])
+    with pytest.raises(PlanError, match="'corrupt' is for plan files"):
+        plans(faults=["corrupt"])
     with pytest.raises(PlanError, match="need a relay"):
         plans(faults=["drop"], tp=1)

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -21,11 +22,15 @@ from harness.instant import Instant
 from harness.interpreter import python
 from harness.judge import judge
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
+from harness.search import sites
+from harness.targets import get
 from harness.verdict import Verdict
 from harness.world.real import RealWorld, WorldError
 from tests.harness.census import left_of
 from tests.harness.copies import STRAY
 
+SAFE = ("pushpull", "subscribed", "handshake")
+STRATEGIES = (*SAFE, "unsynchronised")
 FIRST_STEP_SENT = Instant.parse("dp0.rank0:relay.send[step]#1:after")
 LATE_JOIN = Hold(link="relay", frame="join", victim="dp0.rank1", until=FIRST_STEP_SENT, or_after=0.9)
 
@@ -46,17 +51,44 @@ def mine() -> list[str]:
     return [f"{child.pid} {child.name()}" for child in psutil.Process().children(recursive=True)]
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3, 4])
-def test_a_healthy_engine_passes_and_leaves_nothing(world: RealWorld, tp: int) -> None:
+@pytest.mark.parametrize(("tp", "relay"), [(1, "pushpull"), (3, "pushpull"), *product((2, 4), STRATEGIES)])
+def test_a_healthy_engine_passes_and_leaves_nothing(world: RealWorld, tp: int, relay: str) -> None:
     requests = (Request((1, 2, 3)), Request((5,), 2), Request((9, 8, 7, 6), 3, "previous"))
-    history, verdict = run(world, plan(tp=tp, workload=Workload(requests)))
+    history, verdict = run(world, plan(tp=tp, relay=relay, workload=Workload(requests)))
     assert verdict.ok, verdict
     assert verdict.served == 3
     assert [process.status for process in history.processes] == [0] * (1 + tp)
     assert {process.ended_by for process in history.processes} == {"itself"}
     assert all(not psutil.pid_exists(process.pid) for process in history.processes)
-    relay = {event.site for event in history.events if event.site.startswith("relay.")}
-    assert bool(relay) == (tp > 1)
+    sites = {event.site for event in history.events}
+    assert ("relay.send" in sites, "control.bind" in sites) == (tp > 1, tp > 1)
+
+
+@pytest.mark.parametrize("relay", SAFE)
+def test_an_instant_that_plans_draw_is_passed_in_every_run(world: RealWorld, relay: str) -> None:
+    steps = 2
+    history, _ = run(world, plan(tp=3, relay=relay, workload=Workload((Request((1,), steps),))))
+    passed = {
+        Instant(event.role, event.site, kind, event.n, event.side)
+        for event in history.events
+        if event.side != "mark"
+        for kind in {event.kind or None, None}
+    } | {Instant(event.role, event.site) for event in history.of(side="mark") if event.site == "start"}
+    wanted = {at for at in sites.instants(3, relay, steps) if at.kind or at.site != "output.send"}
+    assert {str(at) for at in wanted - passed} == set()
+
+
+@pytest.mark.parametrize("relay", SAFE)
+def test_the_proxy_carries_both_ways_of_the_ranks_and_names_every_frame(world: RealWorld, relay: str) -> None:
+    history, verdict = run(world, plan(tp=3, relay=relay, observe=("relay", "control")))
+    assert verdict.ok, verdict
+    seen = {(frame.link, frame.connector, frame.kind) for frame in history.frames}
+    assert {connector for _, connector, _ in seen} == {"dp0.rank1", "dp0.rank2"}
+    for link, kind in sites.frames(relay):
+        word = get("engine").frame(link, kind, history.plan)
+        assert {(link, rank, word) for rank in ("dp0.rank1", "dp0.rank2")} <= seen
+    assert "?" not in {kind for _, _, kind in seen}
+    assert {frame.fate for frame in history.frames} == {"passed"}
 
 
 @pytest.mark.parametrize("relay", ["unsynchronised", "hearsay"])
@@ -74,7 +106,8 @@ def test_the_lost_first_request_is_proved_whatever_the_strategy_is_called(world:
     assert ("dp0.rank0", "tp.broadcast #1", ("dp0.rank1",)) in waits
     assert verdict.blame.owed == ("request r0 to client",)
     assert 0 < verdict.proof.after_progress_ms < 1000
-    assert [count.fired for count in verdict.faults] == [1]
+    # On a busy machine the join is sometimes late by itself, and its hold has ended before it comes.
+    assert [count.reached for count in verdict.faults] == [1]
     assert history.ended == "wedge"
 
 
@@ -101,16 +134,31 @@ def test_a_dropped_frame_wedges_the_unsynchronised_relay_and_is_blamed(world: Re
     assert verdict.blame.sentence == "Rank 0 published frame 1, and it was dropped on its way to rank 1."
 
 
-def test_the_handshake_serves_through_a_late_join(world: RealWorld) -> None:
-    _, verdict = run(world, plan(LATE_JOIN))
+@pytest.mark.parametrize("relay", SAFE)
+@pytest.mark.parametrize("tp", [2, 3])
+def test_every_safe_strategy_serves_through_a_late_join(world: RealWorld, relay: str, tp: int) -> None:
+    history, verdict = run(world, plan(LATE_JOIN, relay=relay, tp=tp))
     assert verdict.ok, verdict
     assert verdict.served == 1
     assert [count.fired for count in verdict.faults] == [1]
+    held = [frame for frame in history.frames if frame.fate == "held"]
+    assert held[0].kind == ("READY" if relay == "pushpull" else "SUBSCRIBE")
 
 
-@pytest.mark.parametrize("frame", ["done", "step"])
-def test_a_dropped_frame_of_the_handshake_relay_is_refused_with_a_typed_error(world: RealWorld, frame: str) -> None:
-    history, verdict = run(world, plan(Drop("relay", frame, "dp0.rank1", nth=1)))
+@pytest.mark.parametrize(
+    ("relay", "link", "frame"),
+    [
+        ("handshake", "relay", "done"),
+        ("handshake", "relay", "step"),
+        ("pushpull", "relay", "go"),
+        ("pushpull", "relay", "step"),
+        ("pushpull", "control", "join"),
+        ("subscribed", "relay", "go"),
+        ("subscribed", "relay", "step"),
+    ],
+)
+def test_a_dropped_frame_is_refused_with_a_typed_error(world: RealWorld, relay: str, link: str, frame: str) -> None:
+    history, verdict = run(world, plan(Drop(link, frame, "dp0.rank1", nth=1), relay=relay))
     assert verdict.ok, verdict
     assert (verdict.served, verdict.refused) == (0, 1)
     assert [count.fired for count in verdict.faults] == [1]

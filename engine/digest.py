@@ -1,0 +1,44 @@
+"""A running fingerprint of everything that an engine has decided.
+
+Ranks that have gone through the same steps have the same value; ranks that differ in any one thing that was folded
+differ from then on, up to a chance of one in 2^64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+
+class StepRecord(msgspec.Struct, array_like=True):
+    """What one step did, in the order in which it was done.
+
+    `added` holds (id, kind of refusal or empty), `batch` holds (id, start position, tokens, pages), `finished` holds
+    (id, reason); `free` is the number of free pages after the step.
+    """
+
+    step: int
+    added: list[tuple[str, str]] = []
+    aborted: list[str] = []
+    batch: list[tuple[str, int, int, list[int]]] = []
+    sampled: list[int] = []
+    finished: list[tuple[str, str]] = []
+    free: int = 0
+
+
+class Digest:
+    """BLAKE2b (RFC 7693) of 8 bytes, chained: each value covers all steps before it."""
+
+    def __init__(self) -> None:
+        self._bytes = bytes(8)
+
+    @property
+    def value(self) -> int:
+        """The present value, unsigned, 64 bits."""
+        return int.from_bytes(self._bytes, "little")
+
+    def fold(self, record: StepRecord) -> None:
+        """Take in one more step."""
+        data = self._bytes + msgspec.msgpack.encode(record)
+        self._bytes = hashlib.blake2b(data, digest_size=8).digest()

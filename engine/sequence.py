@@ -1,0 +1,84 @@
+"""A request under way, and the part of it that one step computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine import admission, embeds
+from engine.messages import Request
+from engine.pages import PageTable
+
+PLACEHOLDER = 0
+"""Stands in the list of tokens where the prompt is an embedding."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One accepted request: its tokens so far, of which the first `cached` are in the key-value cache.
+
+    `seed` is of 64 bits. `rows` are the prompt's embeddings, (prompt_length, hidden), None for a prompt of tokens.
+    """
+
+    request: Request
+    seed: int
+    tokens: list[int]
+    prompt_length: int
+    rows: embeds.Rows | None
+    table: PageTable
+    stop_tokens: frozenset[int]
+    cached: int = 0
+
+    @classmethod
+    def of(cls, request: Request, seed: int, hidden: int) -> Sequence:
+        """A request that has passed :func:`engine.admission.problem`; its own seed, if it has one, comes first."""
+        length = admission.prompt_length(request)
+        return cls(
+            request=request,
+            seed=seed if request.params.seed is None else request.params.seed,
+            tokens=[PLACEHOLDER] * length if request.embeds is not None else list(request.prompt_ids),
+            prompt_length=length,
+            rows=None if request.embeds is None else embeds.read(request.embeds, hidden),
+            table=PageTable(request.request_id),
+            stop_tokens=frozenset(request.params.stop_token_ids),
+        )
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens that can ever be in the cache for this request."""
+        return self.prompt_length + self.request.params.max_tokens
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the whole prompt is in the cache."""
+        return self.cached >= self.prompt_length
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """The `count` tokens of a sequence from position `start` on: what one step computes of it.
+
+    Either all in the prompt, or one that was generated before. `pages` hold all tokens up to the chunk's end.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    token_ids: list[int] = field(init=False)
+    rows: embeds.Rows | None = field(init=False)
+    pages: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sequence, end = self.sequence, self.end
+        self.token_ids = sequence.tokens[self.start : end]
+        self.rows = None if sequence.rows is None or sequence.decoding else sequence.rows[self.start : end]
+        self.pages = list(sequence.table.pages)
+
+    @property
+    def end(self) -> int:
+        """The position after the last token."""
+        return self.start + self.count
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the next token is drawn after this chunk: it is decode, or the last one of its prompt."""
+        return self.end == len(self.sequence.tokens)

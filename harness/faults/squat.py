@@ -1,0 +1,47 @@
+"""squat: a second socket binds an address that is in use, as a second server with the same socket folder would.
+
+On an ipc path the second bind succeeds and steals the name: who is connected stays so, who connects later reaches the
+squatter (relay.md, M17 and W9).
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from harness.faults.hand import Hand
+from harness.instant import Instant
+
+
+class Squat(Struct, frozen=True, forbid_unknown_fields=True, tag="squat", tag_field="kind"):
+    """The role of ``at`` binds every address of ``link`` that it has bound once more, to a socket that says nothing.
+
+    The binder does it itself, so that the instant is exact. The squatter is of the same type as the bound socket, lives
+    in a context of its own, and ends with the process. Fires only if something was bound; cannot be undone.
+    """
+
+    at: Instant
+    link: str = "relay"
+    optional: bool = False
+
+    @property
+    def victim(self) -> str:
+        return self.at.role
+
+    @property
+    def cost(self) -> float:
+        return math.inf
+
+    def complaint(self) -> str | None:
+        """What is wrong with the settings, as 'field: sentence', or None."""
+        if self.at.site in ("start", "exit"):
+            return f"at: nothing is bound at {self.at.site}; name an instant after {self.link}.bind"
+        return None
+
+    def strike(self, hand: Hand) -> None:
+        if hand.squat(self.link):
+            hand.fired()
+
+    def __str__(self) -> str:
+        return f"squat on {self.link} of {self.victim} at {self.at}"
