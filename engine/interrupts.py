@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from types import FrameType
+
+from engine.clock import now
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -82,7 +83,7 @@ class Interrupts:
         return None if self.number is None else STOP_LIMIT
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        heard, self._heard = self._heard, time.monotonic()
+        heard, self._heard = self._heard, now()
         self.number = number
         if self._deferring:
             return

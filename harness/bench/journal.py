@@ -41,6 +41,8 @@ class Journal:
                 if entry.code == self._code:
                     self._told[entry.plan, entry.run] = entry.told
             self._file: IO[bytes] = path.open("wb" if fresh else "ab")
+            if self._file.tell() and not path.read_bytes().endswith(b"\n"):
+                self._file.write(b"\n")  # after a line that a kill has cut short
         except OSError as error:
             raise BenchError(f"cannot use {path}: {error.strerror or error}") from None
 

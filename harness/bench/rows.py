@@ -26,13 +26,24 @@ class Row(Struct, frozen=True):
         return self.without.get(relay, self.without.get(_ANY, ""))
 
 
-_NO_HANDSHAKE = "it has no handshake that could be broken"
-_NO_DONE = "it has no done frame; what ends its start is in row W1"
-_NO_HELLOS = "it sends nothing before every rank has joined, so that nothing can pile up"
+_BAD = tuple(UNSAFE)
+
+
+def _none(relays: tuple[str, ...], reason: str) -> dict[str, str]:
+    return dict.fromkeys(relays, reason)
+
+
+_NO_WORD = ("unsynchronised", "unsynchronised-deadline")
+_NO_HANDSHAKE = "its start has no last word: the ranks wait for nothing that rank 0 would have to say"
+_NO_COLLECTIVE = "its start has no collective"
 
 ROWS = (
-    Row("W1", "rank 0 dies between the last round and the end of the start", {"unsynchronised": _NO_HANDSHAKE}),
-    Row("W2", "the frame that ends the start is lost"),
+    Row(
+        "W1",
+        "rank 0 dies between the last round and the end of the start",
+        _none(_NO_WORD, _NO_HANDSHAKE),
+    ),
+    Row("W2", "the frame that ends the start is lost", _none(_BAD, _NO_HANDSHAKE)),
     Row("W3", "a relay connection breaks and comes back"),
     Row("W4", "rank 0 alive but stopped in the start"),
     Row("W5", "rank k stopped in the start, or slow to load"),
@@ -47,7 +58,7 @@ ROWS = (
     Row("W14", "the ranks' schedulers have come apart"),
     Row("W15", "rank k fails on a frame that others can read"),
     Row("W16", "a leak is found on one rank only"),
-    Row("W17", "rank k dies or stops before the last agreement of the start"),
+    Row("W17", "rank k dies or stops before the last agreement of the start", _none(_BAD, _NO_COLLECTIVE)),
     Row("W18", "a rank dies while it loads"),
     Row("W19", "a signal inside a collective"),
     Row("W20", "rank 0 has unsent output when it is stopped"),
@@ -57,7 +68,7 @@ ROWS = (
         "the start grows slow with ranks and load",
         {_ANY: "a matter of time, not of a wedge: `nowedge bench starts --tp 4`"},
     ),
-    Row("W23", "an exception between two collectives of the start"),
+    Row("W23", "an exception between two collectives of the start", _none(_BAD, _NO_COLLECTIVE)),
     Row(
         "W24",
         "a request before the engine is ready",

@@ -18,12 +18,13 @@ from harness.faults.foreign import Foreign
 from harness.faults.hold import Hold
 from harness.faults.kill import Kill
 from harness.faults.raise_ import InjectedError, Raise
+from harness.faults.reset import Reset
 from harness.faults.squat import Squat
 from harness.faults.stop import Stop
 from harness.faults.terminate import Terminate
 
 AtInstant: TypeAlias = Delay | Kill | Stop | Raise | Terminate | Squat
-OnFrames: TypeAlias = Drop | Hold | Corrupt | Duplicate | Foreign
+OnFrames: TypeAlias = Drop | Hold | Reset | Corrupt | Duplicate | Foreign
 OnMessages: TypeAlias = Corrupt | Duplicate | Foreign
 """Those of `OnFrames` that need a message and can do nothing to a command such as SUBSCRIBE."""
 
@@ -64,6 +65,7 @@ __all__ = [
     "OnFrames",
     "OnMessages",
     "Raise",
+    "Reset",
     "Squat",
     "Stop",
     "Terminate",

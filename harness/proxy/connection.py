@@ -125,7 +125,7 @@ class Connection:
             self._write(flow, sink)
             if source.ended and not flow.out and not sink.lost:
                 self._end_writing(sink)
-        if all(sink.lost for _, _, sink in self._ways):
+        if all(sink.lost for _, _, sink in self._ways) or any(flow.severed for _, flow, _ in self._ways):
             self.close("proxy")
             return
         for source, flow, sink in self._ways:

@@ -45,6 +45,8 @@ class Flow:
         self.leg = leg
         self.direction: Direction = direction
         self.out = bytearray()
+        self.severed = False
+        """Whether a rule has broken the connection: what is in `out` still goes, nothing else does."""
         self._connection = connection
         self._book = book
         self._ledger = ledger
@@ -134,6 +136,11 @@ class Flow:
         """Make an end of the unit."""
         self._record(unit, "dropped", rule)
 
+    def sever(self, unit: Unit, rule: int) -> None:
+        """Make an end of the unit and of the whole connection: nothing that comes behind it is sent on."""
+        self.severed = True
+        self._record(unit, "dropped", rule)
+
     def hold(self, unit: Unit, state: RuleState) -> None:
         """Keep the unit and all that comes behind it."""
         index = state.rule.index
@@ -199,6 +206,9 @@ class Flow:
             self._trouble(str(error))
 
     def _arrive(self, kind: str, number: int | None, raw: bytes, message: Message | None = None) -> None:
+        if self.severed:
+            self._record(Unit(kind, number, 0, raw, message), "discarded", None)
+            return
         nth = self._tally.count(kind, message is not None)
         unit = Unit(kind, number, nth, raw, message)
         met = self._tally.met(kind, message is not None, nth)

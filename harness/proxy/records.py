@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Direction = Literal["to_connector", "to_binder"]
-Action = Literal["drop", "hold", "corrupt", "duplicate", "foreign"]
+Action = Literal["drop", "hold", "reset", "corrupt", "duplicate", "foreign"]
 Fate = Literal["passed", "dropped", "held", "released", "discarded", "corrupted", "injected"]
 Ending = Literal["signal", "time", "command", "heal"]
 Party = Literal["connector", "binder", "proxy"]
@@ -38,9 +38,10 @@ class FrameRule(msgspec.Struct, frozen=True):
     Frames are counted per (link, connector, direction) from the begin of the run, over all its connections. Kind `*`
     is every message and no command. `hold` keeps the frame and all behind it in that direction of that connection
     until `after` seconds have passed (None: never by time), the rule is signalled (`until_signal`), released or healed.
-    `corrupt` flips every bit of the byte at `offset` (None: the middle) of a message's last part. `duplicate` sends a
-    message twice. `foreign` sends a message of one part `data` before it (None: what the run's foreign function makes
-    of it). These three meet commands, but do nothing to them.
+    `reset` loses the frame and ends its connection; what came before it has gone on. `corrupt` flips every bit of the
+    byte at `offset` (None: the middle) of a message's last part. `duplicate` sends a message twice. `foreign` sends a
+    message of one part `data` before it (None: what the run's foreign function makes of it). These three meet commands,
+    but do nothing to them.
     """
 
     index: int

@@ -61,6 +61,9 @@ class Flow(Protocol):
     def drop(self, unit: Unit, rule: int) -> None:
         """Make an end of the unit."""
 
+    def sever(self, unit: Unit, rule: int) -> None:
+        """Make an end of the unit and of the whole connection."""
+
     def hold(self, unit: Unit, state: RuleState) -> None:
         """Keep the unit and all that comes behind it."""
 
@@ -104,6 +107,13 @@ def hold(flow: Flow, unit: Unit, state: RuleState) -> bool:
     return True
 
 
+def reset(flow: Flow, unit: Unit, state: RuleState) -> bool:
+    """The frame is lost, and its connection with it."""
+    state.fired += 1
+    flow.sever(unit, state.rule.index)
+    return True
+
+
 def corrupt(flow: Flow, unit: Unit, state: RuleState) -> bool:
     """One byte of the message's last part has every bit flipped."""
     if unit.message is None or not unit.message.bodies[-1]:
@@ -141,6 +151,7 @@ def foreign(flow: Flow, unit: Unit, state: RuleState) -> bool:
 ACTIONS: dict[str, Callable[[Flow, Unit, RuleState], bool]] = {
     "drop": drop,
     "hold": hold,
+    "reset": reset,
     "corrupt": corrupt,
     "duplicate": duplicate,
     "foreign": foreign,

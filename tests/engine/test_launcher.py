@@ -149,7 +149,7 @@ def test_of_several_silent_ranks_the_stopped_one_is_blamed() -> None:
 
 
 def test_a_descriptor_that_stays_readable_does_not_keep_a_bounded_wait_from_ending() -> None:
-    """A start given up with a stopped rank, while the input socket had something to tell, once never came to its end."""
+    """A start that was given up, while the input socket had something to tell, once never came to its end."""
     ranks = Ranks()
     ranks.all.append(rank(0))
     wake = os.eventfd(1)

@@ -19,6 +19,7 @@ from harness.faults import (
     Foreign,
     Hold,
     Raise,
+    Reset,
     Squat,
     Stop,
     Terminate,
@@ -230,6 +231,21 @@ def test_a_frame_that_cannot_be_right_is_refused_by_the_rank_that_got_it(
     healthy, control = run(world, plan(relay=relay, observe=("relay",)))
     assert (control.ok, control.served) == (True, 1)
     assert {frame.fate for frame in healthy.frames} == {"passed"}
+
+
+@pytest.mark.parametrize("relay", [*SAFE, "unsynchronised"])
+def test_a_broken_connection_is_an_error_where_frames_are_numbered_and_a_wedge_where_not(
+    world: RealWorld, relay: str
+) -> None:
+    history, verdict = run(world, plan(Reset("relay", "step", "dp0.rank1"), relay=relay))
+    assert fired(verdict) == [1]
+    connections = {frame.connection for frame in history.frames if frame.connector == "dp0.rank1"}
+    if relay == "unsynchronised":
+        assert (verdict.verdict, verdict.grade) == ("wedged", "proved")
+    else:
+        assert verdict.ok, verdict
+        assert (verdict.refused, told(history).partition("|")[0]) == (1, "EngineDeadError")
+        assert connections == {1, 2}, "the sockets have connected again"
 
 
 def test_a_foreign_record_on_the_way_back_is_refused_by_rank_0(world: RealWorld) -> None:

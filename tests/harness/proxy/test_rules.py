@@ -240,6 +240,22 @@ def test_duplicate_sends_a_message_twice_in_a_row_and_counts_it_once(link: Link)
     assert link.counts(1) == (1, 2, 2)
 
 
+def test_reset_loses_the_frame_and_its_connection_and_the_sockets_connect_again(link: Link) -> None:
+    link.begin(rule("reset", nth=2))
+    push, pull = link.pair(zmq.PUSH, zmq.PULL)
+    push.send(b"step 1")
+    assert pull.recv() == b"step 1"
+    with push.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+        push.send(b"step 2")
+        assert monitor.poll(5000), "the connection did not end"
+        push.disable_monitor()
+    push.get(zmq.EVENTS)  # the socket's own thread notices too: the dead connection would get the next message
+    push.send(b"step 3")
+    assert pull.recv() == b"step 3"
+    assert link.fates("to_connector") == [("step", 1, "passed"), ("step", 2, "dropped"), ("step", 3, "passed")]
+    assert link.counts(1) == (1, 1, 1)
+
+
 @pytest.mark.parametrize(("data", "arrives"), [(None, b"foreign step 2"), (b"\xc1\x00", b"\xc1\x00")])
 def test_foreign_comes_right_before_the_frame(link: Link, data: bytes | None, arrives: bytes) -> None:
     link.begin(rule("foreign", nth=2, data=data))

@@ -1,0 +1,42 @@
+"""reset: a connection breaks in the middle of its traffic and is made anew, as when something between is restarted.
+
+The sockets on both sides reconnect by themselves and tell nobody; what was on its way is lost, and on PUB/SUB so is
+whatever is published before the subscription has arrived again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from harness.proxy.records import FrameRule
+
+
+class Reset(Struct, frozen=True, forbid_unknown_fields=True, tag="reset", tag_field="kind"):
+    """The connection between ``victim`` and the link's binder breaks when its ``nth`` frame of kind ``frame`` comes.
+
+    That frame is lost, and so is all else that was on its way in either direction. Heals by itself: ZeroMQ connects
+    again, 100 ms later if nobody has set another interval.
+    """
+
+    link: str
+    frame: str
+    victim: str
+    nth: int = 1
+    optional: bool = False
+
+    @property
+    def cost(self) -> float:
+        return math.inf
+
+    def complaint(self) -> str | None:
+        """What is wrong with the settings, as 'field: sentence', or None."""
+        return None if self.nth >= 1 else f"nth: {self.nth}; frames count from 1"
+
+    def rule(self, index: int, kind: str) -> FrameRule:
+        """What the proxy does; ``kind`` is the target's word for ``frame``."""
+        return FrameRule(index, "reset", self.link, self.victim, kind, self.nth)
+
+    def __str__(self) -> str:
+        return f"reset the connection of {self.victim} on {self.link} at {self.frame} #{self.nth}"
