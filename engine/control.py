@@ -24,7 +24,7 @@ import zmq
 from engine.config import Launch
 from engine.errors import PeerFailed, RelayError
 from engine.relay import frames
-from engine.relay.frames import Fail, Frame, FrameKind, Join
+from engine.relay.frames import Fail, Frame, FrameKind, Join, Place
 from engine.sockets import readable
 
 FAIL_LINGER = 100
@@ -48,7 +48,7 @@ def config_digest(launch: Launch) -> str:
 
 
 class Control:
-    """One rank's end of the link. `begun` tells how many collectives this rank has begun, and when the last one."""
+    """One rank's end of the link. `place` tells where this rank is among its collectives."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Control:
         roles: list[str],
         epoch: int,
         digest: str,
-        begun: Callable[[], tuple[int, float]],
+        place: Callable[[], Place],
     ) -> None:
         self._rank = rank
         self._roles = roles
         self._epoch = epoch
         self._digest = digest
-        self._begun = begun
+        self._place = place
         self._numbers = [0] * len(roles)
         self._joined: dict[int, Join] = {}
         self._linger = 0
@@ -155,4 +155,4 @@ class Control:
         self._joined[join.rank] = join
 
     def _raise(self, fail: Fail) -> NoReturn:
-        raise fail.heard_by(self._roles[0], *self._begun())
+        raise fail.heard_by(self._roles[0], self._place())

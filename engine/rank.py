@@ -131,7 +131,7 @@ class RankProcess:
             self._roles,
             self._launch.epoch,
             config_digest(self._launch),
-            lambda: self._group.begun,
+            lambda: self._group.place,
         )
         seat = relay.RelaySeat(
             rank=self._rank,
@@ -219,7 +219,7 @@ class RankProcess:
         self._log.warning("leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
         self._lifeline.leave(code)
         self._reporter.send(FailedReport(code, culprit, cause))
-        begun = self._group.begun[0] if code is ExitCode.DEADLINE else 0
+        begun = self._group.place.begun if code is ExitCode.DEADLINE else 0
         what = Fail(self._rank, culprit, cause, begun, now() if begun else 0.0)
         with contextlib.suppress(zmq.ZMQError):
             if self._relay is not None and self._rank == 0:

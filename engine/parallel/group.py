@@ -17,6 +17,7 @@ import torch.distributed as dist
 from engine.clock import Deadline, now
 from engine.errors import DeadlineExceeded, PeerFailed
 from engine.lifeline import Lifeline
+from engine.relay.frames import Place
 
 SLICE = timedelta(milliseconds=50)
 GLOO_TIMEOUT = timedelta(minutes=30)
@@ -48,6 +49,7 @@ class TensorGroup:
         self._what = "start-up"
         self._count = 0
         self._began_at = 0.0
+        self._inside = False
 
     def form(self, store: str) -> None:
         """Meet the other ranks through the file `store`. The lifeline thread is what bounds this native wait."""
@@ -112,6 +114,7 @@ class TensorGroup:
     def _run(self, name: str, start: Callable[[], dist.Work | None]) -> None:
         self._count += 1
         self._began_at = now()
+        self._inside = True
         what = f"{name} {self._count} of {self._what}"
         try:
             work = start()
@@ -131,11 +134,12 @@ class TensorGroup:
             ) from error
         except RuntimeError as error:
             raise self._failed(what, error) from error
+        self._inside = False
 
     @property
-    def begun(self) -> tuple[int, float]:
-        """How many collectives this rank has begun, and when the last one, in seconds on the monotonic clock."""
-        return self._count, self._began_at
+    def place(self) -> Place:
+        """Where this rank is among its collectives."""
+        return Place(self._count, self._began_at, self._inside)
 
     def _failed(self, what: str, error: RuntimeError) -> PeerFailed:
         # gloo only says that somebody has gone; who knows more says so about now.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -70,12 +70,22 @@ class Join(msgspec.Struct, frozen=True, array_like=True):
     digest: str
 
 
+class Place(NamedTuple):
+    """Where a rank is among its collectives: how many it has begun, when the last one (monotonic seconds), and whether
+    it is still inside that one."""
+
+    begun: int
+    since: float
+    inside: bool
+
+
 class Fail(msgspec.Struct, frozen=True, array_like=True):
     """Payload of FAIL: what the sending rank knows.
 
     `culprit` is the role that failed first, empty if the sender cannot tell. After a deadline, `begun` is how many
     collectives the sender has begun and `at` when the deadline passed (monotonic seconds); else both are 0. All ranks
-    begin the same collectives, so a rank that came to that one later is the one that was waited for.
+    begin the same collectives, so a rank that came to that one after the deadline, or has not come to it and is in none
+    before, is the one that was waited for. A rank that is still inside an earlier one waits for the same as the sender.
     """
 
     rank: int
@@ -84,9 +94,11 @@ class Fail(msgspec.Struct, frozen=True, array_like=True):
     begun: int = 0
     at: float = 0.0
 
-    def heard_by(self, role: str, begun: int, since: float) -> EngineError:
-        """What rank `role` has to raise when it is told so; it has begun that many collectives, the last at `since`."""
-        late = not self.culprit and (begun < self.begun or (begun == self.begun and since > self.at > 0))
+    def heard_by(self, role: str, place: Place) -> EngineError:
+        """What rank `role` has to raise when it is told so at that place of its own."""
+        late = not self.culprit and place.begun <= self.begun and self.at > 0
+        if late:
+            late = place.since > self.at if place.inside else place.begun < self.begun
         if late or self.culprit == role:
             return Accused(f"accused by rank {self.rank}: {self.cause}")
         return PeerFailed(self.culprit, self.cause)

@@ -178,5 +178,5 @@ class NumberedRelay(abc.ABC):
         frame = self._sequence.accept(self.socket.recv(zmq.DONTWAIT))
         if frame.kind is FrameKind.FAIL:
             told = frames.payload(frame, frames.Fail)
-            raise told.heard_by(self._seat.role, *self._seat.group.begun)
+            raise told.heard_by(self._seat.role, self._seat.group.place)
         return frame

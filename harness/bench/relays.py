@@ -197,7 +197,8 @@ def _cell(row: Row, relay: str, told: list[tuple[Case, str]]) -> dict[str, Any]:
         }
     counts = Counter(what for _, what in told)
     expected = all(what.partition("/")[0] == case.expect for case, what in told)
-    safe = relay in UNSAFE or all(case.expect == "passed" for case, _ in told)
+    # An error where nothing was broken but the engine itself by a seeded bug is what a safe strategy has to answer.
+    safe = relay in UNSAFE or all(what.startswith("passed/") or f"/{ERROR}" in what for _, what in told)
     return {
         "word": _word(counts),
         "runs": len(told),

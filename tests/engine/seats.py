@@ -14,6 +14,7 @@ from engine import relay
 from engine.clock import Deadline
 from engine.control import Control
 from engine.lifeline import Lifeline, Reporter
+from engine.relay import frames
 
 EPOCH = 0x1234_5678_9ABC_DEF0
 DIGEST = "0123456789abcdef"
@@ -29,7 +30,7 @@ class QuietLifeline(Lifeline):
 class Alone:
     """A group in which every rank's sum is all ones: the others have agreed."""
 
-    begun = (0, 0.0)
+    place = frames.Place(0, 0.0, False)
 
     def arm(self, deadline: Deadline, what: str) -> None:
         """Nothing is waited for."""
@@ -60,7 +61,7 @@ class Place:
         return f"ipc://{self._folder}/{link}"
 
     def control(self, rank: int, *, epoch: int = EPOCH, digest: str = DIGEST) -> Control:
-        made = Control(self.context, rank, self.roles, epoch, digest, lambda: (0, 0.0))
+        made = Control(self.context, rank, self.roles, epoch, digest, lambda: frames.Place(0, 0.0, False))
         if rank == 0:
             made.open(self.address("control"))
         else:

@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import Accused, PeerFailed, RelayError
 from engine.relay import frames
-from engine.relay.frames import Done, Fail, FrameKind, Go, Sequence, Step
+from engine.relay.frames import Done, Fail, FrameKind, Go, Place, Sequence, Step
 
 EPOCH = 0x1234_5678_9ABC_DEF0
 
@@ -142,21 +142,24 @@ def test_a_payload_of_another_shape_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("culprit", "begun", "since", "accused"),
+    ("culprit", "place", "accused"),
     [
-        ("dp0.rank1", 9, 0.0, True),  # named
-        ("dp0.rank2", 1, 0.0, False),  # another is named, however late this one is
-        ("", 7, 0.0, True),  # a collective behind
-        ("", 8, 11.0, True),  # came to the same one after the deadline
-        ("", 8, 9.0, False),  # waited in it too
-        ("", 9, 11.0, False),
+        ("dp0.rank1", Place(9, 0.0, False), True),  # named
+        ("dp0.rank2", Place(1, 0.0, False), False),  # another is named, however late this one is
+        ("", Place(7, 5.0, False), True),  # has not come to it
+        ("", Place(7, 9.0, True), False),  # waits in the one before, for whoever keeps the sender waiting too
+        ("", Place(7, 11.0, True), True),  # came to the one before after the deadline
+        ("", Place(8, 11.0, True), True),  # came to the same one after the deadline
+        ("", Place(8, 9.0, True), False),  # waited in it too
+        ("", Place(8, 9.0, False), False),  # is through it
+        ("", Place(9, 11.0, True), False),
     ],
 )
-def test_who_is_named_or_came_too_late_is_accused(culprit: str, begun: int, since: float, accused: bool) -> None:
-    told = Fail(0, culprit, "not finished", begun=8, at=10.0).heard_by("dp0.rank1", begun, since)
+def test_who_is_named_or_came_too_late_is_accused(culprit: str, place: Place, accused: bool) -> None:
+    told = Fail(0, culprit, "not finished", begun=8, at=10.0).heard_by("dp0.rank1", place)
     assert isinstance(told, Accused if accused else PeerFailed)
     assert "not finished" in str(told)
 
 
 def test_only_a_deadline_makes_the_late_one_guilty() -> None:
-    assert isinstance(Fail(0, "", "connection closed").heard_by("dp0.rank1", 0, 99.0), PeerFailed)
+    assert isinstance(Fail(0, "", "connection closed").heard_by("dp0.rank1", Place(0, 99.0, True)), PeerFailed)

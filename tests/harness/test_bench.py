@@ -11,8 +11,10 @@ from harness import bench
 from harness.bench import Options, journal, relays, rows, starts
 from harness.bench.journal import Journal
 from harness.faults import Delay
+from harness.plan import Plan
 from harness.scenario import shipped
 from harness.targets import get
+from harness.verdict import Word
 
 
 def test_a_journal_goes_on_where_it_was_cut(tmp_path: Path) -> None:
@@ -96,6 +98,26 @@ def test_every_cell_of_the_relays_table_has_a_scenario_or_a_reason() -> None:
 )
 def test_a_cell_says_the_worst_that_came_up(told: list[str], word: str) -> None:
     assert relays._word(Counter(told)) == word
+
+
+@pytest.mark.parametrize(
+    ("relay", "expect", "told", "good"),
+    [
+        ("pushpull", "passed", "passed/served", True),
+        ("pushpull", "passed", "passed/error rank 1", True),
+        ("pushpull", "passed", "vacuous/vacuous", False),
+        ("pushpull", "violated", "violated/error rank 1", True),
+        ("pushpull", "violated", "violated/GOLD", False),
+        ("pushpull", "wedged", "wedged/wedged (proved)", False),
+        ("unsynchronised", "wedged", "wedged/wedged (proved)", True),
+        ("unsynchronised", "wedged", "passed/served", False),
+    ],
+)
+def test_a_safe_strategy_may_serve_or_say_who_failed_and_a_bad_one_has_to_be_caught(
+    relay: str, expect: Word, told: str, good: bool
+) -> None:
+    case = relays.Case("W10", relay, "some", "", Plan(), expect)
+    assert relays._cell(rows.ROWS[9], relay, [(case, told)])["as_expected"] is good
 
 
 def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
