@@ -85,17 +85,20 @@ class RankProcess:
         except StopRequested:
             code = ExitCode.STOPPED
         except PeerFailed as error:
-            code = self._fail(ExitCode.PEER_FAILED, error.culprit, error.cause)
+            # A peer that has lost the launcher too may be the first to say so.
+            orphaned = self._lifeline.orphaned
+            code = self._fail(ExitCode.LAUNCHER_GONE if orphaned else ExitCode.PEER_FAILED, error.culprit, error.cause)
         except Accused as error:
             code = self._fail(ExitCode.OWN_FAILURE, self._role, error.cause)
         except DeadlineExceeded as error:
             code = self._fail(ExitCode.DEADLINE, error.culprit, error.cause)
         except LauncherGone as error:
             code = self._fail(ExitCode.LAUNCHER_GONE, "", str(error))
-            self._lifeline.clear_orphaned()
         except Exception as error:
             self._log.error("failed", exc_info=True)
             code = self._fail(ExitCode.OWN_FAILURE, self._role, f"{type(error).__name__}: {error}")
+        if code is ExitCode.LAUNCHER_GONE:
+            self._lifeline.clear_orphaned()
         self._close(code)
         return code
 
