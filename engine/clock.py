@@ -10,6 +10,10 @@ import time
 from dataclasses import dataclass
 
 
+LONGEST_POLL = 86_400_000
+"""Milliseconds of the longest single poll: the system counts them in 32 bits. Whoever waits longer polls again."""
+
+
 def now() -> float:
     """Seconds on the monotonic clock."""
     return time.monotonic()
@@ -35,9 +39,12 @@ class Deadline:
         return None if self.at is None else max(0.0, self.at - now())
 
     def remaining_ms(self) -> int | None:
-        """Milliseconds left for a poll call, rounded up so that a poll never wakes just before the instant."""
+        """Milliseconds left for a poll call, rounded up so that a poll never wakes just before the instant.
+
+        At most :data:`LONGEST_POLL`, so a poll that found nothing does not mean that the instant has come.
+        """
         left = self.remaining()
-        return None if left is None else int(left * 1000) + 1
+        return None if left is None else int(min(left * 1000, LONGEST_POLL - 1)) + 1
 
     def expired(self) -> bool:
         return self.at is not None and now() >= self.at

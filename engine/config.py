@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import os
+from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
@@ -12,9 +14,15 @@ from engine.model.config import MODELS, ModelConfig
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
+LONGEST = 864_000.0
+"""Seconds that a deadline may be away: ten days, which every wait of the system can count."""
+
+MOST = 2**31 - 1
+"""The largest count."""
+
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Deadlines in seconds.
+    """Deadlines in seconds, at most :data:`LONGEST`.
 
     `startup`: from the constructor's call until every rank is ready. `handshake`: from the forming of the group until
     every rank has joined the relay. `step`: for one iteration of the engine, None for no deadline (only a relay that
@@ -31,8 +39,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     @classmethod
     def profile(cls, name: str) -> Timeouts:
         """The named profile: `default` or `short`."""
-        if name not in PROFILES:
-            raise ConfigError("timeouts", name, f"one of {', '.join(sorted(PROFILES))}")
+        _require_one_of("timeouts", name, sorted(PROFILES))
         return PROFILES[name]
 
     def __post_init__(self) -> None:
@@ -40,9 +47,10 @@ class Timeouts(msgspec.Struct, frozen=True):
             value = getattr(self, field)
             if field == "step" and value is None:
                 continue
-            good = isinstance(value, int | float) and not isinstance(value, bool)
-            if not good or not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"timeouts.{field}", value, "a positive number of seconds")
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LONGEST:
+                raise ConfigError(f"timeouts.{field}", value, f"a positive number of seconds, at most {LONGEST:.0f}")
+            if type(value) not in (int, float):
+                _set(self, field, float(value))
 
 
 PROFILES = {"default": Timeouts(), "short": Timeouts(startup=5.0, handshake=2.0, step=1.0, stall=0.5, shutdown=2.0)}
@@ -51,8 +59,9 @@ PROFILES = {"default": Timeouts(), "short": Timeouts(startup=5.0, handshake=2.0,
 class EngineConfig(msgspec.Struct, frozen=True):
     """Everything that says what engine to run.
 
-    `socket_dir` None means a fresh private directory per engine, removed at its end. `relay_high_water` is the number
-    of frames a relay socket may queue. `max_num_seqs` requests run at once and `max_waiting` more may wait; one step
+    `socket_dir` None means a fresh private directory per engine, removed at its end; in a given one (a `str`, or a
+    path, which becomes one) no file of the user's is touched. `relay_high_water` is the number of frames a relay socket
+    may queue. `max_num_seqs` requests run at once and `max_waiting` more may wait; one step
     computes at most `max_batched_tokens` tokens; keys and values live in `num_pages` pages of `page_size` tokens.
     Every `digest_interval` steps the ranks compare what they did. Raises :class:`ConfigError` naming the field.
     """
@@ -72,22 +81,22 @@ class EngineConfig(msgspec.Struct, frozen=True):
     log_level: str = "WARNING"
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise ConfigError("model", self.model, f"one of {', '.join(sorted(MODELS))}")
-        _require_int("tp_size", self.tp_size, 1)
+        self._require_one_of("model", sorted(MODELS))
+        self._require_count("tp_size")
         if not self.model_config.divides(self.tp_size):
             sizes = ", ".join(str(size) for size in self.model_config.tp_sizes())
             raise ConfigError("tp_size", self.tp_size, f"one of {sizes} (what the model {self.model} divides by)")
-        if self.relay not in relay.names():
-            raise ConfigError("relay", self.relay, f"one of {', '.join(relay.names())}")
+        self._require_one_of("relay", relay.names())
+        timeouts: object = self.timeouts
+        if not isinstance(timeouts, Timeouts):
+            raise ConfigError("timeouts", timeouts, "a Timeouts record, for example Timeouts.profile('short')")
         if self.timeouts.step is None and not self.unbounded:
             raise ConfigError("timeouts.step", None, f"a positive number of seconds (relay {self.relay} is bounded)")
         for field in _COUNTS:
-            _require_int(field, getattr(self, field), 1)
-        if self.log_level not in LOG_LEVELS:
-            raise ConfigError("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
-        if self.socket_dir is not None and not self.socket_dir:
-            raise ConfigError("socket_dir", self.socket_dir, "a directory, or none for a fresh private one")
+            self._require_count(field)
+        self._require_one_of("log_level", LOG_LEVELS)
+        if self.socket_dir is not None:
+            _set(self, "socket_dir", _directory(self.socket_dir))
 
     @property
     def model_config(self) -> ModelConfig:
@@ -102,6 +111,19 @@ class EngineConfig(msgspec.Struct, frozen=True):
     def step_limit(self) -> float | None:
         """Seconds for one iteration; None with an unbounded relay, whatever `timeouts.step` says."""
         return None if self.unbounded else self.timeouts.step
+
+    def _require_count(self, field: str) -> None:
+        value = getattr(self, field)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+            raise ConfigError(field, value, f"a whole number from 1 to {MOST}")
+        if type(value) is not int:
+            _set(self, field, int(value))
+
+    def _require_one_of(self, field: str, options: Collection[str]) -> None:
+        value = getattr(self, field)
+        _require_one_of(field, value, options)
+        if type(value) is not str:
+            _set(self, field, str.__str__(value))
 
 
 _COUNTS = (
@@ -137,6 +159,23 @@ class Launch(msgspec.Struct, frozen=True):
         return msgspec.msgpack.decode(raw, type=cls)
 
 
-def _require_int(field: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(field, value, f"a whole number of at least {least}")
+def _require_one_of(field: str, value: object, options: Collection[str]) -> None:
+    if not isinstance(value, str) or value not in options:
+        raise ConfigError(field, value, f"one of {', '.join(options)}")
+
+
+def _set(record: msgspec.Struct, field: str, value: object) -> None:
+    """While a record is made: put the plain value in the place of one of a derived type, which cannot be sent."""
+    msgspec.structs.force_setattr(record, field, value)
+
+
+def _directory(value: Any) -> str:
+    """The given directory as text that can be sent to a rank and bound."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ConfigError("socket_dir", value, "a directory, or None for a fresh private one")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("socket_dir", value, "a path of characters that UTF-8 can write") from None
+    return str.__str__(path)

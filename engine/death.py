@@ -5,7 +5,8 @@ that was killed by a signal, failed by itself, or left unasked is a primary caus
 deadline or the launcher is not. Without a primary one, a rank that ran into a deadline accuses whom it waited for: the
 one it names, or the only one that says nothing itself, or of several silent ones the one that is stopped. If all say
 something and none names anybody, a start is blamed on the rank that is furthest behind; in service nobody is named,
-rather than somebody at random.
+rather than somebody at random. Before that, one that came to a collective only when another's deadline in it had passed
+is the one that was waited for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from engine.clock import Deadline
 from engine.errors import ExitCode
 from engine.health import is_stopped
-from engine.launch import Rank, Ranks
+from engine.launch import LOST_STATUS, Rank, Ranks
 from engine.messages import PHASES
 
 SETTLE = 0.5
@@ -72,6 +73,9 @@ def judge(ranks: Sequence[Rank]) -> Death:
         if accused is not None:
             halted = "it is stopped by a signal, and " if is_stopped(accused.process.pid) else ""
             return _death(accused, f"{halted}{witness.role} waited for it: {_how(witness)}")
+    late = _late(failed)
+    if late is not None:
+        return _death(late, f"it came too late to what {witnesses[0].role} waited for: {_how(witnesses[0])}")
     last = furthest_behind(failed)
     if last.ready is not None:
         return Death("", f"{witnesses[0].role}: {_how(witnesses[0])}", None, last.phase)
@@ -91,6 +95,21 @@ def _accused(witness: Rank, ranks: Sequence[Rank]) -> Rank | None:
             return rank
     quiet = [rank for rank in ranks if not has_failed(rank)]
     return quiet[0] if len(quiet) == 1 else _halted(quiet)
+
+
+def _late(failed: Sequence[Rank]) -> Rank | None:
+    """A rank that began the collective in which another's deadline passed only after that, or has not begun it."""
+    reports = [(rank, rank.failed) for rank in failed if rank.failed is not None]
+    passed = [report for _, report in reports if report.code == ExitCode.DEADLINE and report.begun]
+    if not passed:
+        return None
+    first = min(passed, key=lambda report: report.at)
+    late = [
+        (report.begun, -report.since, rank.role, rank)
+        for rank, report in reports
+        if report.begun < first.begun or (report.begun == first.begun and report.since > first.at)
+    ]
+    return min(late)[-1] if late else None
 
 
 def _halted(ranks: Sequence[Rank]) -> Rank | None:
@@ -118,4 +137,6 @@ def _how(rank: Rank) -> str:
         return f"killed by {name}"
     if rank.failed is not None:
         return rank.failed.cause
+    if rank.exitcode == LOST_STATUS:
+        return "ended, and its exit status was lost (is SIGCHLD ignored in this program?)"
     return f"left unasked with exit code {rank.exitcode}"

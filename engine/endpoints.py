@@ -1,9 +1,16 @@
-"""Where an engine's sockets live: one private directory per run, one name per link."""
+"""Where an engine's sockets live: one private directory per run, one name per link.
+
+A directory that the user gives may hold files of the user's. The names that the engine needs must be free in it, or
+hold what a killed engine left there, which the marked lock file says (:mod:`engine.claim`): whatever is bound over an
+existing file replaces that. Nothing is removed but sockets and the store of these names.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +19,7 @@ from engine.errors import ConfigError
 
 LINKS = ("relay", "control", "input", "output")
 
-STORE = "store"
+STORE = "engine.store"
 
 MAX_PATH = 107
 """Longest path of a Unix socket on Linux, in bytes."""
@@ -28,32 +35,40 @@ class Endpoints:
     directory: str
     private: bool
     claim: Claim | None = None
+    tp_size: int = 1
 
     @classmethod
     def create(cls, socket_dir: str | None, tp_size: int = 1) -> Endpoints:
         """Use `socket_dir`, or make a fresh directory that only this user can enter.
 
-        Raises :class:`ConfigError` if the directory cannot be used, is in use by another engine, or a socket path in it
-        would be too long.
+        Raises :class:`ConfigError`, having touched no file, if the directory cannot be used, is in use by another
+        engine, holds somebody else's file of a name that the engine needs, or a socket path in it would be too long.
         """
         if socket_dir is None:
             directory, claim = Claim.fresh()
-            made = cls(directory, True, claim)
-        else:
-            directory = os.path.abspath(socket_dir)
+            made = cls(directory, True, claim, tp_size)
             try:
-                Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
+                _check_paths(directory, tp_size)
+            except ConfigError:
+                made.remove()
+                raise
+            return made
+        directory = os.path.abspath(socket_dir)
+        _check_paths(directory, tp_size)
+        try:
+            Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("socket_dir", socket_dir, f"a directory that can be used ({error})") from error
+        claim = Claim.of(directory)
+        made = cls(directory, False, claim, tp_size)
+        try:
+            made._make_room(after_engine=claim.after_engine)
+            claim.confirm()
+        except BaseException as error:
+            claim.release() if claim.after_engine else claim.remove()
+            if isinstance(error, OSError):
                 raise ConfigError("socket_dir", socket_dir, f"a directory that can be used ({error})") from error
-            made = cls(directory, False, Claim.of(directory))
-            # What a killed engine left: its store would send the ranks to addresses of the dead.
-            made._clear()
-        longest = max(len(os.fsencode(made.path(link))) for link in (*LINKS, f"relay.{tp_size - 1}"))
-        if longest > MAX_PATH:
-            made.remove()
-            raise ConfigError(
-                "socket_dir", made.directory, f"a shorter path (a socket would need {longest} bytes of {MAX_PATH})"
-            )
+            raise
         return made
 
     def path(self, link: str) -> str:
@@ -72,16 +87,64 @@ class Endpoints:
         """Remove the directory if it is private, else only what the engine put into it. Safe to call twice."""
         if self.claim is None or self.claim.fileno() < 0:
             return  # another engine may have it by now
+        for name in _names(self.tp_size):
+            if _is_engine_s(self.path(name)):
+                Path(self.path(name)).unlink(missing_ok=True)
         if self.private:
-            shutil.rmtree(self.directory, ignore_errors=True)
-        else:
-            self._clear()
+            # One by one first: walking through a directory needs a descriptor, of which there may be none left.
             Path(self.path(LOCK)).unlink(missing_ok=True)
-        self.claim.release()
+            with contextlib.suppress(OSError):
+                os.rmdir(self.directory)
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self.claim.remove()
 
-    def _clear(self) -> None:
-        for link in (*LINKS, STORE):
-            Path(self.path(link)).unlink(missing_ok=True)
-        for path in Path(self.directory).glob("relay.*"):
-            if path.suffix[1:].isdecimal():
-                path.unlink(missing_ok=True)
+    def _make_room(self, *, after_engine: bool) -> None:
+        """Remove what a killed engine left; raise :class:`ConfigError` before that if anything else is in the way."""
+        needed = _names(self.tp_size)
+        stale = [name for name in _found(self.directory, needed) if after_engine and _is_engine_s(self.path(name))]
+        for name in needed:
+            if name not in stale and os.path.lexists(self.path(name)):
+                raise ConfigError(
+                    "socket_dir",
+                    self.directory,
+                    f"a directory in which the engine may use the name {name!r}; move {self.path(name)} away or choose "
+                    "another directory",
+                )
+        for name in stale:
+            Path(self.path(name)).unlink(missing_ok=True)
+
+
+def _names(tp_size: int) -> list[str]:
+    """Every name that an engine of that many ranks uses besides its lock."""
+    return [*LINKS, STORE, *(f"relay.{rank}" for rank in range(1, tp_size))]
+
+
+def _found(directory: str, names: list[str]) -> list[str]:
+    """Those of `names` that exist, and the relay endpoints of an engine that had more ranks."""
+    return [name for name in sorted(os.listdir(directory)) if name in names or _is_numbered_relay(name)]
+
+
+def _is_numbered_relay(name: str) -> bool:
+    link, _, number = name.partition(".")
+    return link == "relay" and number.isdecimal()
+
+
+def _is_engine_s(path: str) -> bool:
+    """Whether the file is of the kind that an engine makes under that name: the store is a file, the rest sockets."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(mode) if path.endswith(f"/{STORE}") else stat.S_ISSOCK(mode)
+
+
+def _check_paths(directory: str, tp_size: int) -> None:
+    """Raise :class:`ConfigError` if a socket's path could not be bound."""
+    try:
+        longest = max(len(f"{directory}/{name}".encode()) for name in (*LINKS, f"relay.{tp_size - 1}"))
+    except UnicodeEncodeError:
+        raise ConfigError("socket_dir", directory, "a path of characters that UTF-8 can write") from None
+    if longest > MAX_PATH:
+        raise ConfigError(
+            "socket_dir", directory, f"a shorter path (a socket would need {longest} bytes of {MAX_PATH})"
+        )

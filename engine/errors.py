@@ -28,10 +28,23 @@ class ConfigError(EngineError, ValueError):
     """A configuration value is wrong. The text names the field, the value seen and what was expected."""
 
     def __init__(self, field: str, seen: object, expected: str) -> None:
-        super().__init__(f"{field}: got {seen!r}, expected {expected}")
+        super().__init__(f"{field}: got {_shown(seen)}, expected {expected}")
         self.field = field
         self.seen = seen
         self.expected = expected
+
+
+def _shown(seen: object) -> str:
+    """The value as Python writes it, on one line of bearable length."""
+    try:
+        text = repr(seen).replace("\n", " ")
+    except Exception:  # a number of too many digits, or somebody's own __repr__
+        return f"a value of type {type(seen).__name__} that cannot be shown"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+_SHOWN = 200
+"""Most characters of a wrong value that an error repeats."""
 
 
 class EngineDeadError(EngineError):

@@ -36,8 +36,14 @@ START_PHASE = PHASES[0]
 START_GRACE = 1.0
 """Seconds for a rank that has not reported yet to hear that the engine fails."""
 
-TERMINATE_GRACE = 0.5
-"""Seconds between SIGTERM and SIGKILL."""
+LOST_STATUS = 256
+"""The exit code of a process that has ended and whose status nobody can read: somebody else has reaped it."""
+
+FOLLOW_GRACE = 0.5
+"""Seconds for the ranks that rank 0 has told to leave, before the launcher tells them too."""
+
+KILL_LIMIT = 5.0
+"""Seconds for a killed process to be gone."""
 
 
 class Process(Protocol):
@@ -50,7 +56,10 @@ class Process(Protocol):
         """A descriptor that polls readable (or hung up) once the process has ended and its exit status is known."""
 
     def exitcode(self) -> int | None:
-        """The exit code, negative if killed by that signal, None while it runs. Never blocks."""
+        """The exit code, negative if killed by that signal, None while it runs. Never blocks.
+
+        :data:`LOST_STATUS` if it has ended in a way that cannot be known any more.
+        """
 
     def send_signal(self, signum: int) -> None:
         """Send a signal; harmless if the process is gone."""
@@ -106,7 +115,10 @@ class SpawnedProcess:
     def exitcode(self) -> int | None:
         # Two threads must not reap at once: the one that comes second would be told that there is no such child.
         with self._lock:
-            return self._process.exitcode
+            ended = bool(select.select([self._pidfd], [], [], 0)[0]) if self._pidfd >= 0 else False
+            code = self._process.exitcode
+        # Where SIGCHLD is ignored, or another part of the program waits for every child, the status is gone.
+        return LOST_STATUS if code is None and ended else code
 
     def send_signal(self, signum: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -290,7 +302,7 @@ class Ranks:
             rank.notify(Notice("stop"))
         self.wait_for_end(deadline, first)
         # A moment for the ranks that rank 0 has told, so that they leave because of it.
-        self.wait_for_end(Deadline.after(TERMINATE_GRACE).sooner(deadline))
+        self.wait_for_end(Deadline.after(FOLLOW_GRACE).sooner(deadline))
         self.notify(Notice("stop"))
         self.wait_for_end(deadline)
         self.kill()
@@ -312,12 +324,16 @@ class Ranks:
         self.kill()
 
     def kill(self) -> None:
-        """End what still runs: SIGTERM, then SIGKILL."""
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            for rank in self.living():
-                rank.process.send_signal(signum)
-            if self.wait_for_end(Deadline.after(TERMINATE_GRACE if signum is signal.SIGTERM else 5.0)):
-                return
+        """End what still runs, by SIGKILL: a rank that listens has left by itself, and it ignores SIGTERM."""
+        for rank in self.living():
+            rank.process.send_signal(signal.SIGKILL)
+        self.wait_for_end(Deadline.after(KILL_LIMIT))
+
+    def disown(self) -> None:
+        """In a forked child: close the lifelines, whose end must be the end of the parent alone."""
+        for rank in self.all:
+            os.close(rank.lifeline)
+        self.all = []
 
     def close(self) -> None:
         """Give back all descriptors."""

@@ -240,7 +240,7 @@ class Lifeline:
             events = dict(poller.poll(self._startup.remaining_ms()))
             if self.fd in events:
                 return True
-            if not events and not self._ready:
+            if not events and self._startup.expired() and not self._ready:
                 with self._changed:
                     self._changed.wait_for(lambda: self._ready or self._native, timeout=LEAVE_GRACE)
                 if not self._ready:

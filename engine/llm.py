@@ -9,6 +9,8 @@ import weakref
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 
+import msgspec
+
 from engine.client.aio import AsyncMPClient
 from engine.config import EngineConfig
 from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError
@@ -28,7 +30,8 @@ class AsyncLLM:
     def __init__(self, config: EngineConfig, factory: ProcessFactory | None = None) -> None:
         self.client = AsyncMPClient(config, factory)
         self._streams: dict[str, Stream] = {}
-        self._ids = itertools.count()
+        self._wire_ids: dict[str, str] = {}
+        self._numbers = itertools.count()
         self._task: asyncio.Task[None] | None = None
         # The output task holds the client and the streams, not this object: dropping it ends everything.
         self._finalizer = weakref.finalize(self, self.client.shutdown)
@@ -46,16 +49,23 @@ class AsyncLLM:
         the iteration early aborts.
         """
         self.client.check_dead()
-        name = f"request-{next(self._ids)}" if request_id is None else request_id
-        if name in self._streams:
+        number = next(self._numbers)
+        while request_id is None and f"request-{number}" in self._wire_ids:
+            number = next(self._numbers)
+        name = f"request-{number}" if request_id is None else request_id
+        if name in self._wire_ids:
             raise EngineGenerateError(f"request id {name!r} is already under way")
+        # On the wire every request has an id of its own: what still comes for an aborted one must not reach the next
+        # one that its caller names the same.
+        wire_id = f"{name}#{number}"
         stream: Stream = asyncio.Queue()
-        self._streams[name] = stream
+        self._streams[wire_id] = stream
+        self._wire_ids[name] = wire_id
         finished = False
         try:
             self._ensure_task()
             try:
-                await self.client.add_request_async(_request(name, prompt, params or SamplingParams()))
+                await self.client.add_request_async(_request(wire_id, prompt, params or SamplingParams()))
             except EngineBusyError as error:
                 finished = True
                 yield RequestOutput(name, [], FinishReason.ERROR, str(error), ErrorKind.BUSY)
@@ -65,15 +75,17 @@ class AsyncLLM:
                     finished = True
                     raise output.with_traceback(None)
                 finished = output.finish_reason is not None
-                yield output
+                yield msgspec.structs.replace(output, request_id=name)
         finally:
-            self._streams.pop(name, None)
+            del self._streams[wire_id], self._wire_ids[name]
             if not finished:
-                await self.client.abort_requests_async([name])
+                await self.client.abort_requests_async([wire_id])
 
     async def abort(self, request_id: str) -> None:
         """End a generation: its iteration gets a last output with reason `abort`. Unknown ids are ignored."""
-        await self.client.abort_requests_async([request_id])
+        wire_id = self._wire_ids.get(request_id)
+        if wire_id is not None:
+            await self.client.abort_requests_async([wire_id])
 
     def check_health(self) -> None:
         """Raise :class:`EngineDeadError` if the engine is dead, :class:`EngineStalledError` if it does not get on."""

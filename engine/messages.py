@@ -171,11 +171,17 @@ class ReadyReport(msgspec.Struct, frozen=True, tag_field="report", tag="ready"):
 
 
 class FailedReport(msgspec.Struct, frozen=True, tag_field="report", tag="failed"):
-    """A rank is about to leave with `code`; `culprit` is the role it blames, empty if it cannot tell."""
+    """A rank is about to leave with `code`; `culprit` is the role it blames, empty if it cannot tell.
+
+    `begun` is how many collectives it has begun, `since` when the last one, `at` when it failed (monotonic seconds).
+    """
 
     code: int
     culprit: str
     cause: str
+    begun: int = 0
+    since: float = 0.0
+    at: float = 0.0
 
 
 Report = PhaseReport | ReadyReport | FailedReport

@@ -50,6 +50,12 @@ class DeathLatch:
             listener()
         return True
 
+    def disown(self, error: EngineDeadError) -> None:
+        """In a forked child: whatever the parent's latch says, here it says this, and nobody listens."""
+        self._lock = threading.Lock()
+        self._error = error
+        self._listeners = []
+
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when the engine dies, from the thread that finds out; at once if it is dead already."""
         with self._lock:

@@ -37,8 +37,10 @@ def rank_main(config: bytes, rank: int, fds: list[int]) -> None:
     `config` is an encoded :class:`engine.config.Launch`; `fds` are the read end of the lifeline, the write end of the
     report pipe, the claim on the engine's directory, which is held open until the process's end, and the pulse table.
     """
-    # Ctrl-C reaches every process of the terminal; the launcher alone decides what follows from it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches every process of a terminal, SIGTERM every process of a service; the launcher alone decides what
+    # follows from it, for it may want to finish what is under way.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)
     torch.set_num_threads(1)
     launch = Launch.decode(config)
     process = RankProcess(launch, rank, fds)
@@ -221,9 +223,10 @@ class RankProcess:
         """Say what happened to everyone who may still listen."""
         self._log.warning("leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
         self._lifeline.leave(code)
-        self._reporter.send(FailedReport(code, culprit, cause))
-        begun = self._group.place.begun if code is ExitCode.DEADLINE else 0
-        what = Fail(self._rank, culprit, cause, begun, now() if begun else 0.0)
+        place, at = self._group.place, now()
+        self._reporter.send(FailedReport(code, culprit, cause, place.begun, place.since, at))
+        late = code is ExitCode.DEADLINE and place.begun > 0
+        what = Fail(self._rank, culprit, cause, place.begun, at) if late else Fail(self._rank, culprit, cause)
         with contextlib.suppress(zmq.ZMQError):
             if self._relay is not None and self._rank == 0:
                 self._relay.fail(what)

@@ -7,7 +7,7 @@ owed, so that an idle engine needs no timer and survives a pause of any length.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from engine import health
 from engine.clock import Deadline, now
@@ -21,9 +21,14 @@ gets this long to go on before it is judged."""
 
 
 class Watchdog:
-    """Watches an engine through its pulse table. `limit` is the step deadline in seconds, None for no watch at all."""
+    """Watches an engine through its pulse table.
 
-    def __init__(self, limit: float | None, pulses: PulseTable, traffic: Traffic, pids: list[int]) -> None:
+    `limit` is the step deadline in seconds, None for no watch at all; `owed` are the requests that have not finished.
+    """
+
+    def __init__(
+        self, limit: float | None, pulses: PulseTable, traffic: Traffic, owed: Collection[str], pids: list[int]
+    ) -> None:
         self.asleep = False
         """Whether the last deadline given was never: then whoever sends something has to wake the thread that waits."""
         self.suspect_output: Callable[[int], None] | None = None
@@ -31,6 +36,7 @@ class Watchdog:
         self._limit = limit
         self._pulses = pulses
         self._traffic = traffic
+        self._owed = owed
         self._pids = pids
         self._before: tuple[float, int] | None = None
 
@@ -70,6 +76,8 @@ class Watchdog:
         return EngineDeadError(culprit, f"{cause} (watchdog: no progress for {now() - since:.1f} s)")
 
     def _since(self, readings: list[Reading]) -> float | None:
+        if not self._owed:
+            return None
         since = health.stalled_since(readings, self._traffic)
         if since is None and self._traffic.received < readings[0].sent:
             return max(self._traffic.at, readings[0].at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import secrets
 import threading
 import weakref
@@ -38,7 +39,7 @@ from engine.messages import (
     engine_identity,
     rank_role,
 )
-from engine.monitor import LEAVE_GRACE, DeathLatch, Monitor
+from engine.monitor import KILL_MARGIN, LEAVE_GRACE, DeathLatch, Monitor
 from engine.pulse import PulseTable
 from engine.sockets import blocking, readable
 from engine.watchdog import Watchdog
@@ -71,6 +72,9 @@ class Resources:
         """What the ranks are told if they have to go before the engine was ready."""
         self.released = False
         self._lock = threading.Lock()
+        self._releasing: int | None = None
+        self._done = threading.Event()
+        _living.add(self)
 
     def open(self) -> None:
         """Bind. The ROUTER refuses to send to an engine that it does not know, rather than drop the message."""
@@ -89,7 +93,7 @@ class Resources:
     def watch(self) -> None:
         """The engine is ready: from now on the monitor thread watches over it."""
         pids = [rank.process.pid for rank in self.ranks.all]
-        self.watchdog = Watchdog(self.config.step_limit, self.pulses, self.traffic, pids)
+        self.watchdog = Watchdog(self.config.step_limit, self.pulses, self.traffic, self.owed, pids)
         self.monitor = Monitor(self.ranks, self.latch, self.watchdog)
 
     def sent(self) -> None:
@@ -115,11 +119,20 @@ class Resources:
         self.output.close(linger=0)
 
     def release(self) -> None:
-        """Stop the ranks, close the sockets, remove the directory. Safe to call twice and from any thread."""
+        """Stop the ranks, close the sockets, remove the directory. Safe to call twice and from any thread.
+
+        Whoever comes second waits for the first, so that nothing is left for him either.
+        """
         with self._lock:
-            if self.released:
-                return
+            first = not self.released
             self.released = True
+            if first:
+                self._releasing = threading.get_ident()
+        if not first:
+            # But not for himself: a finalizer may run in the middle of it, on the same thread.
+            if self._releasing != threading.get_ident():
+                self._done.wait(self.stop_limit + LEAVE_GRACE + KILL_MARGIN)
+            return
         try:
             if self.monitor is not None:
                 self.monitor.stop(self.stop_limit)
@@ -131,6 +144,30 @@ class Resources:
             self.context.destroy(linger=0)
             self.pulses.close()
             self.endpoints.remove()
+            self._done.set()
+
+    def disown(self) -> None:
+        """In a forked child: the engine is the parent's. Let go what would keep it from noticing the parent's end."""
+        # Made anew: another thread of the parent may have held them at the fork.
+        self._lock, self._done = threading.Lock(), threading.Event()
+        self._done.set()
+        self.released = True
+        self.latch.disown(EngineDeadError(CLIENT_ROLE, "this process is a fork of the one that the engine belongs to"))
+        self.ranks.disown()
+        if self.endpoints.claim is not None:
+            self.endpoints.claim.release()
+
+
+_living: weakref.WeakSet[Resources] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for resources in list(_living):
+        if not resources.released:
+            resources.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 class MPClient:
@@ -195,7 +232,8 @@ class MPClient:
         """
         if timeout is not None:
             self._resources.stop_limit = timeout
-        self._finalizer()
+        self._resources.release()
+        self._finalizer.detach()
         atexit.unregister(self._finalizer)
 
     # ---- start-up ----
@@ -268,8 +306,10 @@ class MPClient:
         """Frames of an ADD message.
 
         Raises :class:`EngineBusyError` if the engine holds as many requests as it may, :class:`EngineGenerateError` if
-        the request's fields are of wrong types.
+        the request's fields are of wrong types or its id is under way.
         """
+        if request.request_id in self._resources.owed:
+            raise EngineGenerateError(f"request id {request.request_id!r} is already under way")
         most = self.config.max_num_seqs + self.config.max_waiting
         if len(self._resources.owed) >= most:
             raise EngineBusyError(f"{most} requests are under way (max_num_seqs and max_waiting), try again later")

@@ -41,14 +41,15 @@ _BROKEN = 2
 class Round:
     """What one round has told all ranks alike.
 
-    Ranks that have heard no hello, that have not said JOIN, that have failed; whether anybody's deadline has passed;
-    rank 0's deadline.
+    Ranks that have heard no hello, that have not said JOIN, that have failed; whether anybody's deadline has passed,
+    and which rank came to the round last if that was after it; rank 0's deadline.
     """
 
     unheard: list[int]
     unjoined: list[int]
     broken: list[int]
     expired: bool
+    late: int | None
     deadline: Deadline
 
 
@@ -124,14 +125,18 @@ class HandshakeRelay(PublishedRelay):
             [one * int(first or self._heard) for one in own]
             + [one * state for one in own]
             + [int(rank in absent) for rank in range(seat.size)]
+            + [one * int(now() * 1_000_000) for one in own]
             + [int((deadline.at or now()) * 1_000_000) if first else 0]
         )
-        heard, states, unjoined = (total[part * seat.size : (part + 1) * seat.size] for part in range(3))
+        heard, states, unjoined, entered = (total[part * seat.size : (part + 1) * seat.size] for part in range(4))
+        late = [rank for rank in range(seat.size) if entered[rank] > total[-1]]
         return Round(
             unheard=[rank for rank, count in enumerate(heard) if not count],
             unjoined=[rank for rank, count in enumerate(unjoined) if count],
             broken=[rank for rank, state in enumerate(states) if state == _BROKEN],
-            expired=any(states),
+            expired=any(states) or bool(late),
+            # If all came after the deadline, none of them kept the others waiting.
+            late=max(late, key=entered.__getitem__) if 0 < len(late) < seat.size else None,
             deadline=Deadline(total[-1] / 1_000_000),
         )
 
@@ -144,7 +149,9 @@ class HandshakeRelay(PublishedRelay):
         for what, ranks in (("hello reached", outcome.unheard), ("JOIN came from", outcome.unjoined)):
             if ranks:
                 return DeadlineExceeded(roles[ranks[0]], f"handshake: no {what} {self._names(ranks)} {spent}")
-        return DeadlineExceeded("", f"handshake: the deadline passed {spent}")
+        late = "" if outcome.late is None else roles[outcome.late]
+        who = f" before {late} came to the round" if late else ""
+        return DeadlineExceeded(late, f"handshake: the deadline passed{who}, {spent}")
 
     def _await_cause(self) -> None:
         """Whoever has failed is about to say how, to rank 0 over `control`, to the others over the relay."""

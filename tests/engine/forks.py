@@ -63,9 +63,13 @@ class ForkFactory:
     def start(self, role: str, target: str, args: tuple[Any, ...], fds: Sequence[int]) -> Process:
         sys.stdout.flush()
         sys.stderr.flush()
+        # Duplicates, as a process factory gives them: the engine closes its own descriptors in a forked child.
+        given = [os.dup(fd) for fd in fds]
         pid = os.fork()
         if pid == 0:
-            self._child(role, target, args, list(fds))
+            self._child(role, target, args, given)
+        for fd in given:
+            os.close(fd)
         process = ForkedProcess(role, pid)
         self.processes[role] = process
         return process

@@ -214,6 +214,37 @@ def test_aborts_end_a_request_and_free_its_place(factory: ForkFactory) -> None:
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
+def test_an_id_that_is_used_again_belongs_to_the_new_request(factory: ForkFactory) -> None:
+    """What still comes for the one that was left early must not reach the next of the same name."""
+
+    async def run() -> None:
+        async with AsyncLLM(config_for(2), factory) as llm:
+            for turn in range(10):
+                left = llm.generate([turn], SamplingParams(300), "same")
+                first = await anext(left)
+                assert first.request_id == "same"
+                await left.aclose()
+                outputs = [output async for output in llm.generate([200 + turn], SamplingParams(4), "same")]
+                assert {output.request_id for output in outputs} == {"same"}
+                assert [t for output in outputs for t in output.token_ids] == reference.greedy("tiny", [200 + turn], 4)
+                assert outputs[-1].finish_reason == FinishReason.LENGTH
+
+    asyncio.run(run())
+
+
+def test_an_id_of_the_callers_never_meets_an_automatic_one(factory: ForkFactory) -> None:
+    async def run() -> None:
+        async with AsyncLLM(config_for(1), factory) as llm:
+            mine = llm.generate([1], SamplingParams(300), "request-1")
+            await anext(mine)
+            outputs = [output async for output in llm.generate([7], SamplingParams(2))]
+            assert [t for output in outputs for t in output.token_ids] == reference.greedy("tiny", [7], 2)
+            assert outputs[0].request_id != "request-1"
+            await mine.aclose()
+
+    asyncio.run(run())
+
+
 def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> None:
     async def run() -> None:
         async with AsyncLLM(config_for(1), factory) as llm:

@@ -234,6 +234,23 @@ def test_a_program_that_does_not_read_for_longer_than_every_deadline_loses_nothi
     asyncio.run(run())
 
 
+def test_a_freeze_right_after_the_last_token_is_an_idle_pause(factory: ForkFactory) -> None:
+    """The caller has all that is owed to it; that a rank has not yet ended its step is nobody's loss."""
+
+    async def run() -> None:
+        async with AsyncLLM(config_for(2, timeouts=QUICK), factory) as llm:
+            for _ in range(3):
+                assert await tokens_of(llm, 2) == reference.greedy("tiny", PROMPT, 2)
+                for process in factory.processes.values():
+                    process.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(1.9)
+                for process in factory.processes.values():
+                    process.send_signal(signal.SIGCONT)
+            assert await tokens_of(llm, 2) == reference.greedy("tiny", PROMPT, 2)
+
+    asyncio.run(run())
+
+
 def test_an_idle_engine_writes_no_pulse_and_needs_no_watchdog(factory: ForkFactory) -> None:
     async def run() -> None:
         async with AsyncLLM(config_for(2, timeouts=QUICK), factory) as llm:
