@@ -1,8 +1,14 @@
-"""The command line: `python -m engine generate`."""
+"""The command line: `python -m engine generate`.
+
+Exit codes: 0 done, or nobody reads the output any more; 1 the engine failed; 2 the request or an option is wrong;
+:data:`OUTPUT_FAILED` the output cannot be written; 128 + N ended by signal N. All but 0 say why in one line on stderr.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
 import sys
 from typing import Annotated, NoReturn
@@ -18,6 +24,10 @@ from engine.interrupts import Interrupted, Interrupts
 from engine.llm import AsyncLLM
 from engine.messages import FinishReason, Request, SamplingParams
 from engine.model import tokenizer
+from engine.printer import PrintError, ReaderGone, give_up_output, print_line, print_text, require_output
+
+OUTPUT_FAILED = os.EX_IOERR
+"""Exit code, 74: standard output is closed, full, or cannot show the text."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -29,7 +39,7 @@ UsageError: type[typer.BadParameter] = next(
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """What `generate --json` prints."""
+    """What `generate --json` prints, as UTF-8; `prompt` has a replacement character for bytes that are not."""
 
     prompt: str
     token_ids: list[int]
@@ -59,21 +69,26 @@ def generate(
     relay: Annotated[str, typer.Option(help="How rank 0 talks to the other ranks.")] = "pushpull",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of streaming text.")] = False,
 ) -> None:
-    """Generate greedily from a prompt."""
+    """Generate greedily from a prompt.
+
+    Exit codes: 0 done, 1 engine failed, 2 wrong request or option, 74 output cannot be written, 128 + N signal N.
+    """
     try:
         config = EngineConfig(model=model, tp_size=tp, relay=relay)
         result = _generate(config, prompt, max_tokens, stream=not json)
+        if json:
+            print_line(msgspec.json.encode(result))
     except ConfigError as error:
         option = {"tp_size": "--tp", "model": "--model", "relay": "--relay"}.get(error.field, error.field)
-        _leave(f"{option}: got {error.seen!r}, expected {error.expected}", 2)
+        _leave(f"{option}{str(error).removeprefix(error.field)}", 2)
     except BadRequest as error:
         _leave(str(error), 2)
-    except EngineError as error:
+    except PrintError as error:
+        _give_up(error)
+    except (EngineError, OSError) as error:
         _leave(str(error), 1)
     except Interrupted as signalled:
         _leave("interrupted", 128 + signalled.number)
-    if json:
-        print(msgspec.json.encode(result).decode())
 
 
 def _generate(config: EngineConfig, prompt: str, max_tokens: int, *, stream: bool) -> Generation:
@@ -94,7 +109,7 @@ def _generate(config: EngineConfig, prompt: str, max_tokens: int, *, stream: boo
             with interrupts.deferring():
                 llm.shutdown(interrupts.stop_limit)
     return Generation(
-        prompt=prompt,
+        prompt=prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
         token_ids=token_ids,
         text=tokenizer.decode(token_ids),
         finish_reason=reason,
@@ -122,20 +137,30 @@ async def _stream(
                         raise BadRequest(output.error or "the request was refused")
                     token_ids += output.token_ids
                     if stream:
-                        print(text.push(output.token_ids), end="", flush=True)
+                        print_text(text.push(output.token_ids))
                     reason = output.finish_reason or reason
         finally:
             with interrupts.deferring():
                 llm.shutdown(interrupts.stop_limit)
     if stream:
-        print(text.finish())
+        print_text(text.finish() + "\n")
     return token_ids, reason
 
 
 def run() -> NoReturn:
-    """The program: like the typer app, but a usage error is one line, and a signal no traceback."""
+    """The program: like the typer app, but what goes wrong is one line, and a signal no traceback."""
     try:
+        require_output()
         code = app(standalone_mode=False)
+        print_text("")
+    except _Leaving:
+        raise
+    except SystemExit:  # rich's and typer's way to end when nobody reads their help
+        raise SystemExit(0) from None
+    except PrintError as error:
+        _give_up(error)
+    except OSError as error:  # of typer's own printing
+        _give_up(PrintError(f"standard output cannot be written: {error}"))
     except UsageError as error:
         if sys.argv[1:]:
             _leave(error.format_message(), 2)
@@ -145,6 +170,19 @@ def run() -> NoReturn:
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
+class _Leaving(SystemExit):
+    """The program's own decision to end."""
+
+
+def _give_up(error: PrintError) -> NoReturn:
+    give_up_output()
+    if isinstance(error, ReaderGone):
+        raise _Leaving(0)
+    _leave(str(error), OUTPUT_FAILED)
+
+
 def _leave(message: str, code: int) -> NoReturn:
-    print(f"engine: {message}", file=sys.stderr)
-    raise SystemExit(code)
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"engine: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    raise _Leaving(code)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-
 LONGEST_POLL = 86_400_000
 """Milliseconds of the longest single poll: the system counts them in 32 bits. Whoever waits longer polls again."""
 

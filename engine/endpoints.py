@@ -49,7 +49,7 @@ class Endpoints:
             made = cls(directory, True, claim, tp_size)
             try:
                 _check_paths(directory, tp_size)
-            except ConfigError:
+            except BaseException:
                 made.remove()
                 raise
             return made

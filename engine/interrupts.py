@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -29,12 +28,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
-
-
-def exit_at_once() -> None:
-    """From now on a signal ends the process on the spot: nothing has been started that would have to be stopped."""
-    for signum in SIGNALS:
-        signal.signal(signum, _exit)
 
 
 class Interrupts:
@@ -94,7 +87,3 @@ class Interrupts:
             raise Interrupted(number)
         loop, task = self._task
         loop.call_soon_threadsafe(task.cancel)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    os._exit(128 + number)

@@ -15,10 +15,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import reduction, resource_tracker
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import msgspec
 
@@ -38,6 +38,9 @@ START_GRACE = 1.0
 
 LOST_STATUS = 256
 """The exit code of a process that has ended and whose status nobody can read: somebody else has reaped it."""
+
+INTERRUPT_GRACE = 0.2
+"""The same when the program itself gives up: nobody will ask how the rank ended."""
 
 FOLLOW_GRACE = 0.5
 """Seconds for the ranks that rank 0 has told to leave, before the launcher tells them too."""
@@ -82,19 +85,44 @@ class ProcessFactory(Protocol):
 class SpawnFactory:
     """The default: fresh interpreters through multiprocessing's spawn method, not daemonic."""
 
+    def __init__(self) -> None:
+        # Spawning starts it when it is not there yet, and that would lift the mask under which ranks are started.
+        resource_tracker.ensure_running()
+
     def start(self, role: str, target: str, args: tuple[str | int | bytes, ...], fds: Sequence[int]) -> Process:
         context = multiprocessing.get_context("spawn")
         child = _SpawnedMain(role, target, args, fds)
         process = context.Process(target=child.run, name=role, daemon=False)
-        # The child inherits the mask: a Ctrl-C during its imports is not its business, nor lost for this process.
-        # The tracker comes first, because starting it would lift the mask.
+        # A signal must not come between: a child that is given half of what it needs says so with a traceback. The
+        # child inherits the mask: a Ctrl-C during its imports is not its business, nor lost for this process. The
+        # tracker comes first, because starting it would lift the mask.
         resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        started: SpawnedProcess | None = None
         try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return SpawnedProcess(role, process)
+            try:
+                process.start()
+                started = SpawnedProcess(role, process)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        except BaseException:
+            # A Ctrl-C comes as soon as the mask is lifted: then nobody else will ever know of this process.
+            if process.pid is not None:
+                process.kill()
+            if started is not None:
+                started.close()
+            raise
+        return started
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Inside the block the signals that end a program wait; after it they come."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class SpawnedProcess:
@@ -143,10 +171,14 @@ class _SpawnedMain:
         return {**self.__dict__, "_fds": [reduction.DupFd(fd) for fd in self._fds]}
 
     def run(self) -> None:
-        fds = [fd.detach() for fd in self._fds]  # type: ignore[attr-defined]  # DupFd objects on the child's side
-        code = run_target(self._role, self._target, self._args, fds)
-        # Without the interpreter's teardown: native threads of torch and gloo must not outlive what they use.
-        os._exit(code)
+        code = 1
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            fds = [fd.detach() for fd in self._fds]  # type: ignore[attr-defined]  # DupFd objects on the child's side
+            code = run_target(self._role, self._target, self._args, fds)
+        finally:
+            # Without the interpreter's teardown: native threads of torch and gloo must not outlive what they use.
+            os._exit(code)
 
 
 def run_target(role: str, target: str, args: tuple[Any, ...], fds: list[int]) -> int:
@@ -161,9 +193,11 @@ def run_target(role: str, target: str, args: tuple[Any, ...], fds: list[int]) ->
     except BaseException:
         traceback.print_exc()
         code = 1
-    for stream in (sys.stdout, sys.stderr):
+    streams: list[TextIO | None] = [sys.stdout, sys.stderr]
+    for stream in streams:
         with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+            if stream is not None:  # as where the program was started with it closed
+                stream.flush()
     return code
 
 
@@ -228,21 +262,32 @@ class Ranks:
         """
         encoded = launch.encode()
         for rank in range(launch.config.tp_size):
-            role = rank_role(rank, launch.engine_index)
-            lifeline_read, lifeline_write = os.pipe()
+            # A signal may be an exception anywhere, and must not come between a process and its place among the ranks.
+            with _signals_wait():
+                self._start_one(rank_role(rank, launch.engine_index), (encoded, rank), factory, shared)
+
+    def _start_one(
+        self, role: str, args: tuple[str | int | bytes, ...], factory: ProcessFactory, shared: Sequence[int]
+    ) -> None:
+        lifeline_read, lifeline_write = os.pipe()
+        try:
             report_read, report_write = os.pipe()
-            try:
-                process = factory.start(role, RANK_TARGET, (encoded, rank), (lifeline_read, report_write, *shared))
-            except BaseException:
-                os.close(lifeline_write)
-                os.close(report_read)
-                raise
-            finally:
-                os.close(lifeline_read)
-                os.close(report_write)
-            for fd in (lifeline_write, report_read):
-                os.set_blocking(fd, False)
-            self._adopt(Rank(process, lifeline_write, report_read, role))
+        except OSError:
+            os.close(lifeline_read)
+            os.close(lifeline_write)
+            raise
+        try:
+            process = factory.start(role, RANK_TARGET, args, (lifeline_read, report_write, *shared))
+        except BaseException:
+            os.close(lifeline_write)
+            os.close(report_read)
+            raise
+        finally:
+            os.close(lifeline_read)
+            os.close(report_write)
+        for fd in (lifeline_write, report_read):
+            os.set_blocking(fd, False)
+        self._adopt(Rank(process, lifeline_write, report_read, role))
 
     def _adopt(self, rank: Rank) -> None:
         self.all.append(rank)
@@ -307,15 +352,15 @@ class Ranks:
         self.wait_for_end(deadline)
         self.kill()
 
-    def take_down(self, notice: Notice, grace: float) -> None:
+    def take_down(self, notice: Notice, grace: float, start_grace: float = START_GRACE) -> None:
         """The engine fails: tell the ranks, give them `grace` seconds to leave by themselves, then use signals.
 
-        A rank that reports nothing within :data:`START_GRACE` still imports what it needs; it holds nothing and does
+        A rank that reports nothing within `start_grace` seconds still imports what it needs; it holds nothing and does
         not listen, so it gets its signal then.
         """
         self.notify(notice)
         deadline = Deadline.after(grace)
-        if self.wait_for_end(Deadline.after(START_GRACE).sooner(deadline)):
+        if self.wait_for_end(Deadline.after(start_grace).sooner(deadline)):
             return
         for rank in self.living():
             if rank.phase == START_PHASE:

@@ -16,6 +16,7 @@ from engine.clock import Deadline
 from engine.death import has_failed, settle
 from engine.errors import EngineDeadError
 from engine.launch import Ranks
+from engine.log import role_logger
 from engine.messages import CLIENT_ROLE, Notice
 from engine.watchdog import Watchdog
 
@@ -128,12 +129,17 @@ def _watch(ranks: Ranks, latch: DeathLatch, wake: int, watchdog: Watchdog) -> No
         # An engine that nobody watches must not go on: its next death would reach nobody.
         error = EngineDeadError(CLIENT_ROLE, f"its monitor thread failed: {type(failure).__name__}: {failure}")
         latch.set(error)
-    ranks.unwatch(wake)
-    if isinstance(error, EngineStopped):
-        ranks.stop(Deadline.after(error.limit))
-    else:
-        ranks.take_down(Notice("fail", error.culprit, error.cause), LEAVE_GRACE)
-    ranks.close()
+    try:
+        ranks.unwatch(wake)
+        if isinstance(error, EngineStopped):
+            ranks.stop(Deadline.after(error.limit))
+        else:
+            ranks.take_down(Notice("fail", error.culprit, error.cause), LEAVE_GRACE)
+    except Exception:
+        role_logger(CLIENT_ROLE, "ERROR").exception("the ranks could not be stopped in order, they are killed")
+        ranks.kill()
+    finally:
+        ranks.close()
 
 
 def _await_death(ranks: Ranks, latch: DeathLatch, wake: int, watchdog: Watchdog) -> EngineDeadError:

@@ -72,8 +72,12 @@ class PulseTable:
 
     def __init__(self, size: int) -> None:
         self._fd = os.memfd_create("nowedge-engine-pulse", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, size * _ROW)
-        self._memory = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+        try:
+            os.ftruncate(self._fd, size * _ROW)
+            self._memory = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+        except BaseException:
+            os.close(self._fd)
+            raise
         self._size = size
 
     def fileno(self) -> int:

@@ -7,6 +7,7 @@ join the relay; rank 0 connects to the client; each reports ready. With one rank
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 
 import torch
@@ -22,7 +23,7 @@ from engine.endpoints import Endpoints
 from engine.errors import Accused, DeadlineExceeded, ExitCode, LauncherGone, PeerFailed, StopRequested
 from engine.lifeline import Lifeline, Reporter
 from engine.log import role_logger
-from engine.messages import FailedReport, PhaseReport, ReadyReport, rank_role
+from engine.messages import CLIENT_ROLE, FailedReport, PhaseReport, ReadyReport, rank_role
 from engine.model.llama import Llama
 from engine.parallel.group import TensorGroup
 from engine.ports import Ports
@@ -221,7 +222,9 @@ class RankProcess:
 
     def _fail(self, code: ExitCode, culprit: str, cause: str) -> ExitCode:
         """Say what happened to everyone who may still listen."""
-        self._log.warning("leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
+        # What the launcher's own side wanted is no news to whoever reads its terminal.
+        level = logging.INFO if culprit == CLIENT_ROLE else logging.WARNING
+        self._log.log(level, "leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
         self._lifeline.leave(code)
         place, at = self._group.place, now()
         self._reporter.send(FailedReport(code, culprit, cause, place.begun, place.since, at))

@@ -19,14 +19,14 @@ from typing import Any
 import msgspec
 import zmq
 
-from engine import health
+from engine import descriptors, health
 from engine.clock import Deadline, now
-from engine.config import EngineConfig, Launch
+from engine.config import LONGEST, EngineConfig, Launch
 from engine.death import furthest_behind, has_failed, settle
 from engine.endpoints import Endpoints
 from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError, StartupError
 from engine.health import Traffic
-from engine.launch import ProcessFactory, Ranks, SpawnFactory
+from engine.launch import INTERRUPT_GRACE, START_GRACE, ProcessFactory, Ranks, SpawnFactory
 from engine.messages import (
     CLIENT_ROLE,
     Abort,
@@ -47,28 +47,36 @@ from engine.watchdog import Watchdog
 REPORT_MARGIN = 0.25
 """Seconds after the start-up deadline for the ranks, which have the same one, to say what they waited for."""
 
+GIVING_UP = Notice("fail", CLIENT_ROLE, "the client gave up during start-up")
+"""What the ranks are told when a start ends without a death of theirs: by an interrupt, or an error of the client."""
+
 
 class Resources:
     """All that a client holds outside of itself. :meth:`release` gives it back, once."""
 
     def __init__(self, config: EngineConfig, context: zmq.Context[Any]) -> None:
         self.config = config
+        self.context = context
         self.latch = DeathLatch()
-        self.endpoints = Endpoints.create(config.socket_dir, config.tp_size)
-        self.pulses = PulseTable(config.tp_size)
+        with contextlib.ExitStack() as undo:
+            undo.callback(context.destroy, linger=0)
+            self.endpoints = Endpoints.create(config.socket_dir, config.tp_size)
+            undo.callback(self.endpoints.remove)
+            self.pulses = PulseTable(config.tp_size)
+            undo.callback(self.pulses.close)
+            self.input = context.socket(zmq.ROUTER)
+            self.output = context.socket(zmq.PULL)
+            undo.pop_all()
         self.traffic = Traffic()
         self.owed: set[str] = set()
         """Ids of the requests that were sent and have not finished."""
         self.stop_limit = config.timeouts.shutdown
-        self.context = context
-        self.input = context.socket(zmq.ROUTER)
-        self.output = context.socket(zmq.PULL)
         self.ranks = Ranks()
         self.monitor: Monitor | None = None
         self.watchdog: Watchdog | None = None
         self.close_sockets: Callable[[], None] = self.close_unattached
         """How to close the sockets; a client that hands them to an event loop puts its own way here."""
-        self.farewell = Notice("fail", CLIENT_ROLE, "the client gave up during start-up")
+        self.farewell = GIVING_UP
         """What the ranks are told if they have to go before the engine was ready."""
         self.released = False
         self._lock = threading.Lock()
@@ -82,7 +90,11 @@ class Resources:
         for socket, link in ((self.input, "input"), (self.output, "output")):
             socket.set_hwm(0)
             socket.linger = 0
-            socket.bind(self.endpoints.address(link))
+            try:
+                socket.bind(self.endpoints.address(link))
+            except zmq.ZMQError as error:
+                cause = f"cannot bind {self.endpoints.path(link)}: {error}"
+                raise StartupError(CLIENT_ROLE, cause, exit_code=None, phase="launch") from error
 
     @property
     def shared(self) -> list[int]:
@@ -137,14 +149,17 @@ class Resources:
             if self.monitor is not None:
                 self.monitor.stop(self.stop_limit)
             else:
-                self.ranks.take_down(self.farewell, LEAVE_GRACE)
+                # Without a death there is nobody but the program to give up, and it should end soon.
+                start_grace = INTERRUPT_GRACE if self.farewell is GIVING_UP else START_GRACE
+                self.ranks.take_down(self.farewell, LEAVE_GRACE, start_grace)
                 self.ranks.close()
         finally:
-            self.close_sockets()
-            self.context.destroy(linger=0)
-            self.pulses.close()
-            self.endpoints.remove()
-            self._done.set()
+            with contextlib.ExitStack() as rest:  # in the reverse order; one that fails does not keep the others
+                rest.callback(self._done.set)
+                rest.callback(self.endpoints.remove)
+                rest.callback(self.pulses.close)
+                rest.callback(self.context.destroy, linger=0)
+                rest.callback(self.close_sockets)
 
     def disown(self) -> None:
         """In a forked child: the engine is the parent's. Let go what would keep it from noticing the parent's end."""
@@ -182,6 +197,7 @@ class MPClient:
         self._identity = engine_identity(0)
         self._messages = 0
         startup = Deadline.after(config.timeouts.startup)
+        descriptors.require(config.tp_size)
         resources = self._resources = Resources(config, self._context())
         self._finalizer = weakref.finalize(self, resources.release)
         # multiprocessing joins its children at exit, and must not come first.
@@ -228,10 +244,13 @@ class MPClient:
     def shutdown(self, timeout: float | None = None) -> None:
         """Stop the engine (in order within `timeout` seconds, then by signals) and give everything back. Idempotent.
 
-        The default is `timeouts.shutdown`.
+        The default is `timeouts.shutdown`. Less than 0 counts as 0, more than :data:`engine.config.LONGEST` as that.
+        Raises ValueError, and stops nothing, for what is no number of seconds.
         """
         if timeout is not None:
-            self._resources.stop_limit = timeout
+            if not isinstance(timeout, int | float) or timeout != timeout:
+                raise ValueError(f"timeout: got {timeout!r}, expected seconds, or None for timeouts.shutdown")
+            self._resources.stop_limit = float(min(max(timeout, 0), LONGEST))
         self._resources.release()
         self._finalizer.detach()
         atexit.unregister(self._finalizer)

@@ -15,12 +15,13 @@ import torch
 import torch.distributed as dist
 
 from engine.clock import Deadline, now
+from engine.config import LONGEST
 from engine.errors import DeadlineExceeded, PeerFailed
 from engine.lifeline import Lifeline
 from engine.relay.frames import Place
 
 SLICE = timedelta(milliseconds=50)
-GLOO_TIMEOUT = timedelta(minutes=30)
+GLOO_TIMEOUT = timedelta(seconds=LONGEST, days=1)
 
 
 class TensorGroup:

@@ -107,8 +107,8 @@ SHORT = Timeouts.profile("short")
 
 
 def config_for(tp_size: int, **changes: Any) -> EngineConfig:
-    """A configuration with short deadlines."""
-    return EngineConfig(**{"tp_size": tp_size, "timeouts": SHORT, **changes})
+    """A configuration with short deadlines, whose ranks compare every step."""
+    return EngineConfig(**{"tp_size": tp_size, "timeouts": SHORT, "digest_interval": 1, **changes})
 
 
 def replace(owner: object, name: str, value: object) -> None:

@@ -18,6 +18,7 @@ from engine.llm import AsyncLLM
 from engine.messages import SamplingParams
 from engine.model import reference
 from tests.engine.forks import ForkFactory, config_for
+from tests.engine.residue import leave_as_if_killed
 
 
 def test_a_second_engine_on_the_same_directory_is_refused_and_named_who_has_it(
@@ -85,8 +86,7 @@ def test_stale_private_directories_go_away_and_those_in_use_stay(
 
 def test_leftovers_of_a_killed_engine_do_not_disturb_the_next_one(tmp_path: Path, factory: ForkFactory) -> None:
     """A store with addresses of the dead, and socket files that nobody serves."""
-    for name in ("store", "input", "output", "relay", "relay.1", "control"):
-        (tmp_path / name).write_bytes(b"what a killed engine left")
+    leave_as_if_killed(tmp_path, "input", "output", "relay", "relay.1", "relay.5", "control")
     (tmp_path / "relay.notes").touch()
 
     async def run() -> list[int]:

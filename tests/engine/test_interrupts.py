@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -33,12 +34,14 @@ class Program:
             start_new_session=True,
             env={**os.environ, "TMPDIR": str(folder)},
         )
-        self.family = {psutil.Process(self.process.pid)}
+        self.family: dict[int, int] = {self.process.pid: os.pidfd_open(self.process.pid)}
 
     def children(self) -> int:
         """How many ranks run by now; all that were ever seen are remembered."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self.family |= set(psutil.Process(self.process.pid).children(recursive=True))
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                if child.pid not in self.family:
+                    self.family[child.pid] = os.pidfd_open(child.pid)
         return len(self.family) - 1
 
     def signal(self, signum: int) -> None:
@@ -51,16 +54,20 @@ class Program:
     def end(self) -> tuple[int, str, float]:
         """Exit code, what it said on stderr, and how long the last process took to go."""
         began = time.monotonic()
+        # Through descriptors: how soon somebody reaps an orphan that has ended is not this program's business.
+        for pid, fd in self.family.items():
+            assert select.select([fd], [], [], PATIENCE)[0], f"still running: {pid}"
+        lasted = time.monotonic() - began
         _, said = self.process.communicate(timeout=PATIENCE)
-        _, alive = psutil.wait_procs(self.family, timeout=PATIENCE)
-        assert not alive, f"still running: {alive}"
-        return self.process.returncode, said.decode(), time.monotonic() - began
+        return self.process.returncode, said.decode(), lasted
 
     def kill(self) -> None:
         self.children()
-        for process in self.family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        for fd in self.family.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.close(fd)
+        self.family = {}
         self.process.communicate()
 
 
@@ -105,7 +112,7 @@ def interrupt(folder: Path, moment: str, signum: int, times: int) -> float:
         code, said, lasted = program.end()
     assert code == 128 + signum
     assert "Traceback" not in said
-    assert said.strip() in ("", "engine: interrupted")
+    assert said.strip() in ("", "engine: interrupted"), said
     assert os.listdir(folder) == []
     return lasted
 
@@ -123,6 +130,19 @@ def test_an_interrupt_ends_the_program_quietly_and_leaves_nothing(
     moment: str, signum: int, times: int, tmp_path: Path
 ) -> None:
     interrupt(tmp_path, moment, signum, times)
+
+
+def test_the_handlers_are_in_place_before_anything_is_imported() -> None:
+    code = """if True:
+        import os, runpy, signal, sys
+        def install(*_):
+            print(*sorted(set(sys.modules) - before), flush=True)
+            os._exit(0)
+        before, signal.signal = set(sys.modules), install
+        runpy.run_module("engine", run_name="__main__", alter_sys=True)
+    """
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["engine"]
 
 
 @pytest.mark.nightly
