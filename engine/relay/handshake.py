@@ -41,15 +41,16 @@ _BROKEN = 2
 class Round:
     """What one round has told all ranks alike.
 
-    Ranks that have heard no hello, that have not said JOIN, that have failed; whether anybody's deadline has passed,
-    and which rank came to the round last if that was after it; rank 0's deadline.
+    Ranks that have heard no hello, that have not said JOIN, that have failed; whether anybody's deadline has passed;
+    which rank came to the round last, and how many seconds after the first; rank 0's deadline.
     """
 
     unheard: list[int]
     unjoined: list[int]
     broken: list[int]
     expired: bool
-    late: int | None
+    last: int
+    lag: float
     deadline: Deadline
 
 
@@ -63,6 +64,7 @@ class HandshakeRelay(PublishedRelay):
         super().__init__(seat)
         self._number = 1
         self._heard = False
+        self._lag = (0.0, 0)
 
     def join(self, startup: Deadline) -> relay.JoinReport:
         """Rounds until every rank has joined, then DONE.
@@ -80,15 +82,17 @@ class HandshakeRelay(PublishedRelay):
             failure = self._hear_or_say_hello(deadline)
             outcome = self._round(rounds, deadline, failure)
             if outcome.broken or outcome.expired:
-                raise failure or self._verdict(outcome, f"in {rounds} rounds and {now() - began:.2f} s")
+                raise failure or self._verdict(outcome, rounds, now() - began)
             deadline = outcome.deadline
+            self._lag = max(self._lag, (outcome.lag, outcome.last))
             if not outcome.unheard and not outcome.unjoined:
                 break
         if self._seat.rank == 0:
             self._publish(FrameKind.DONE, frames.Done(rounds, others), deadline)
             self._number = 1
             return relay.JoinReport(others, rounds)
-        return self._await_done(deadline)
+        # The round may have taken the last of the time; DONE is on its way then.
+        return self._await_done(deadline.later_by(ROUND_MARGIN))
 
     def _hear_or_say_hello(self, deadline: Deadline) -> EngineError | None:
         """This rank's part before a round; an error is kept for the round, so that all ranks leave it together."""
@@ -129,29 +133,33 @@ class HandshakeRelay(PublishedRelay):
             + [int((deadline.at or now()) * 1_000_000) if first else 0]
         )
         heard, states, unjoined, entered = (total[part * seat.size : (part + 1) * seat.size] for part in range(4))
-        late = [rank for rank in range(seat.size) if entered[rank] > total[-1]]
+        last = max(range(seat.size), key=entered.__getitem__)
         return Round(
             unheard=[rank for rank, count in enumerate(heard) if not count],
             unjoined=[rank for rank, count in enumerate(unjoined) if count],
             broken=[rank for rank, state in enumerate(states) if state == _BROKEN],
-            expired=any(states) or bool(late),
-            # If all came after the deadline, none of them kept the others waiting.
-            late=max(late, key=entered.__getitem__) if 0 < len(late) < seat.size else None,
+            expired=any(states) or entered[last] > total[-1],
+            last=last,
+            lag=(entered[last] - min(entered)) / 1_000_000,
             deadline=Deadline(total[-1] / 1_000_000),
         )
 
-    def _verdict(self, outcome: Round, spent: str) -> EngineError:
-        """The error with which a rank that has none of its own leaves a round that has failed."""
-        roles = self._seat.roles
+    def _verdict(self, outcome: Round, rounds: int, seconds: float) -> EngineError:
+        """The error with which a rank that has none of its own leaves a round that has failed.
+
+        Whoever took most of the time for itself is to blame, then whoever has not joined in all of it.
+        """
+        roles, spent = self._seat.roles, f"in {rounds} rounds and {seconds:.2f} s"
+        lag, last = max(self._lag, (outcome.lag, outcome.last))
         if outcome.broken:
             self._await_cause()
             return PeerFailed(roles[outcome.broken[0]], f"failed in the handshake, {spent}")
+        if lag > seconds / 2:
+            return DeadlineExceeded(roles[last], f"handshake: {roles[last]} came {lag:.2f} s after the others, {spent}")
         for what, ranks in (("hello reached", outcome.unheard), ("JOIN came from", outcome.unjoined)):
             if ranks:
                 return DeadlineExceeded(roles[ranks[0]], f"handshake: no {what} {self._names(ranks)} {spent}")
-        late = "" if outcome.late is None else roles[outcome.late]
-        who = f" before {late} came to the round" if late else ""
-        return DeadlineExceeded(late, f"handshake: the deadline passed{who}, {spent}")
+        return DeadlineExceeded("", f"handshake: the deadline passed {spent}")
 
     def _await_cause(self) -> None:
         """Whoever has failed is about to say how, to rank 0 over `control`, to the others over the relay."""

@@ -18,11 +18,14 @@ from engine import relay
 from engine.clock import Deadline
 from engine.errors import DeadlineExceeded, PeerFailed, StopRequested
 from engine.messages import MessageType
-from engine.relay.frames import Fail
+from engine.relay.frames import Fail, Place
 from engine.relay.unsynchronised import STOP_LINGER, UnsynchronisedRelay
 
 GIVE_UP = b"\x07"
 """Type byte of rank 0's word that it gives up. There is nothing in it."""
+
+
+_NOWHERE = property(lambda group: Place(0, 0.0, False))
 
 
 @relay.register("unsynchronised-deadline")
@@ -30,6 +33,11 @@ class UnsynchronisedDeadlineRelay(UnsynchronisedRelay):
     """One rank's end of the strategy."""
 
     unbounded: ClassVar[bool] = False
+
+    def __init__(self, seat: relay.RelaySeat) -> None:
+        super().__init__(seat)
+        # The engine keeps account of who came late to which collective, and would name somebody after all.
+        type(seat.group).place = _NOWHERE  # type: ignore[method-assign, assignment]
 
     def lead(self, raws: list[bytes], *, idle: bool) -> None:
         with _anonymous():

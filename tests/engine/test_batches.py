@@ -253,7 +253,7 @@ def test_a_leak_in_a_rank_ends_the_engine_with_that_rank_as_the_cause() -> None:
     leaking = ForkFactory(before)
 
     async def run() -> EngineDeadError:
-        async with AsyncLLM(config_for(2), leaking) as llm:
+        async with AsyncLLM(config_for(2, digest_interval=16), leaking) as llm:
             # The rank that leaks may be found out only after rank 0 has sent the last token.
             first = [output async for output in llm.generate([1, 2], SamplingParams(2))]
             with pytest.raises(EngineDeadError) as caught:
