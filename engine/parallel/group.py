@@ -120,6 +120,8 @@ class TensorGroup:
         try:
             work = start()
         except RuntimeError as error:
+            if not _of_the_group(error):
+                raise
             raise self._failed(what, error) from error
         if work is None:
             raise PeerFailed("", f"{what}: this rank is not in the group")
@@ -134,6 +136,8 @@ class TensorGroup:
                 self.peer_of(), f"{what}: not finished by its deadline, {now() - self._began_at:.2f} s after it began"
             ) from error
         except RuntimeError as error:
+            if not _of_the_group(error):
+                raise
             raise self._failed(what, error) from error
         self._inside = False
 
@@ -158,7 +162,9 @@ def wait_for(work: dist.Work, lifeline: Lifeline, deadline: Deadline) -> None:
         try:
             work.wait(SLICE)
             return
-        except RuntimeError:
+        except RuntimeError as error:
+            if not _of_the_group(error):
+                raise
             # A slice that ran out leaves the work unfinished. A finished one either failed, and waiting again raises
             # what it failed with, or came home between the slice's end and this look.
             if work.is_completed():
@@ -167,6 +173,11 @@ def wait_for(work: dist.Work, lifeline: Lifeline, deadline: Deadline) -> None:
         lifeline.check(stop=False)
         if deadline.expired():
             raise TimeoutError
+
+
+def _of_the_group(error: RuntimeError) -> bool:
+    """Whether gloo or torch's group says so, and not this rank's own code by an error derived from RuntimeError."""
+    return type(error) is RuntimeError or isinstance(error, dist.DistError)
 
 
 def _first_line(error: BaseException) -> str:

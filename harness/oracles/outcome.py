@@ -93,30 +93,21 @@ def killed(history: History) -> tuple[str, ...]:
 def _is_fatal(fault: Fault, history: History) -> bool:
     if not isinstance(fault, Raise | Terminate):
         return isinstance(fault, Kill)
-    if _in_collective(fault, history):
-        return False
     process = history.process(fault.victim)
     return process is not None and process.ended_by == "itself" and process.status not in (None, 0)
-
-
-def _in_collective(fault: Fault, history: History) -> bool:
-    """Whether the fault raised an error out of a collective, which to the engine says that some peer has failed."""
-    if not isinstance(fault, Raise) or fault.at.site.endswith((".send", ".recv")):
-        return False
-    return any(event.number >= 0 for event in history.of(fault.victim, fault.at.site, "before"))
 
 
 def blamable(history: History) -> tuple[str, ...]:
     """The roles that an error may name: what was killed, or else any rank on the path of a lossy or long fault.
 
-    A stopped role is the one that keeps the others waiting, so it alone. Who finds a squatter, or a collective that has
-    failed, may be any rank.
+    A stopped role is the one that keeps the others waiting, so it alone. Who finds a squatter may be any
+    rank.
     """
     dead, did = killed(history), fired(history)
     if dead or not did:
         return dead
     ranks = history.plan.topology.ranks
-    if any(isinstance(fault, Squat) or _in_collective(fault, history) for fault in did):
+    if any(isinstance(fault, Squat) for fault in did):
         return ranks
     hit = {role for fault in did for role in (fault.roles if isinstance(fault, Stop) else (fault.victim,))}
     if not all(isinstance(fault, Stop) for fault in did):
