@@ -7,7 +7,6 @@ Exit codes: 0 done, or nobody reads the output any more; 1 the engine failed; 2 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -24,7 +23,7 @@ from engine.interrupts import Interrupted, Interrupts
 from engine.llm import AsyncLLM
 from engine.messages import FinishReason, Request, SamplingParams
 from engine.model import tokenizer
-from engine.printer import PrintError, ReaderGone, give_up_output, print_line, print_text, require_output
+from engine.printer import PrintError, ReaderGone, give_up, print_line, print_text, require_output
 
 OUTPUT_FAILED = os.EX_IOERR
 """Exit code, 74: standard output is closed, full, or cannot show the text."""
@@ -175,7 +174,7 @@ class _Leaving(SystemExit):
 
 
 def _give_up(error: PrintError) -> NoReturn:
-    give_up_output()
+    give_up(sys.stdout)
     if isinstance(error, ReaderGone):
         raise _Leaving(0)
     _leave(str(error), OUTPUT_FAILED)
@@ -183,6 +182,8 @@ def _give_up(error: PrintError) -> NoReturn:
 
 def _leave(message: str, code: int) -> NoReturn:
     if sys.stderr is not None:
-        with contextlib.suppress(OSError):
+        try:
             print(f"engine: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        except OSError:
+            give_up(sys.stderr)
     raise _Leaving(code)

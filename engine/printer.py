@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 from engine.errors import EngineError
 
@@ -45,11 +46,11 @@ def print_line(line: bytes) -> None:
         raise _failure(error) from error
 
 
-def give_up_output() -> None:
-    """Let what is still buffered go nowhere: the interpreter would try once more to write it, and complain."""
-    if sys.stdout is not None:
+def give_up(stream: TextIO | None) -> None:
+    """Let what is still buffered go nowhere: the interpreter would try once more to write it, and end with 120."""
+    if stream is not None:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        os.dup2(null, stream.fileno())
         os.close(null)
 
 

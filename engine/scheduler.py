@@ -109,7 +109,7 @@ class Scheduler:
         """The step has drawn this token after a recorded chunk. Why the request ends with it, or None if it goes on."""
         sequence = chunk.sequence
         sequence.tokens.append(token)
-        if token in sequence.stop_tokens:
+        if sequence.stops_at(token):
             reason = FinishReason.STOP
         elif len(sequence.tokens) >= sequence.capacity:
             reason = FinishReason.LENGTH

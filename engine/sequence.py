@@ -25,8 +25,8 @@ class Sequence:
     prompt_length: int
     rows: embeds.Rows | None
     table: PageTable
-    stop_tokens: frozenset[int]
     cached: int = 0
+    _stop_tokens: frozenset[int] | None = None
 
     @classmethod
     def of(cls, request: Request, seed: int, hidden: int) -> Sequence:
@@ -39,13 +39,19 @@ class Sequence:
             prompt_length=length,
             rows=None if request.embeds is None else embeds.read(request.embeds, hidden),
             table=PageTable(request.request_id),
-            stop_tokens=frozenset(request.params.stop_token_ids),
         )
 
     @property
     def capacity(self) -> int:
         """The most tokens that can ever be in the cache for this request."""
         return self.prompt_length + self.request.params.max_tokens
+
+    def stops_at(self, token: int) -> bool:
+        """Whether the request ends with this token."""
+        # Made by the first token: thousands may wait, and only a few run.
+        if self._stop_tokens is None:
+            self._stop_tokens = frozenset(self.request.params.stop_token_ids)
+        return token in self._stop_tokens
 
     @property
     def decoding(self) -> bool:

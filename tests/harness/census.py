@@ -16,6 +16,14 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
+def command_of(process: psutil.Process) -> str:
+    """The command line of a process; empty once it has ended, which it may do at any time."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def left_of(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Those that still run when all others have ended, or when ``seconds`` are over."""
     limit = time.monotonic() + seconds

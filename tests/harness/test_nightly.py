@@ -23,7 +23,7 @@ from harness.plan import Plan, Request, Topology, Workload
 from harness.scenario import resolve
 from harness.verdict import Verdict
 from harness.world.real import RealWorld
-from tests.harness.census import left_of, runs
+from tests.harness.census import command_of, left_of, runs
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -83,7 +83,7 @@ def test_sigkill_of_a_hunt_at_a_random_moment_leaves_nothing(moment: int, tmp_pa
         # Stopped first, so that nothing is born between the census and the kill.
         hunt.send_signal(signal.SIGSTOP)
         family = psutil.Process(hunt.pid).children(recursive=True)
-        folders = {word for child in family if runs(child) for word in child.cmdline() if _is_world(word)}
+        folders = {word for child in family if runs(child) for word in command_of(child).split() if _is_world(word)}
         hunt.kill()
     assert left_of(family, 30) == []
     limit = time.monotonic() + 30

@@ -26,7 +26,7 @@ from harness.search import sites
 from harness.targets import get
 from harness.verdict import Verdict
 from harness.world.real import RealWorld, WorldError
-from tests.harness.census import left_of
+from tests.harness.census import command_of, left_of
 from tests.harness.copies import STRAY
 
 SAFE = ("pushpull", "subscribed", "handshake")
@@ -306,4 +306,4 @@ def test_sigkill_of_the_harness_before_its_zygote_is_ready_leaves_nothing() -> N
 
 
 def _owned(folder: Path, family: list[psutil.Process]) -> bool:
-    return any(str(folder) in " ".join(process.cmdline()) for process in family if process.is_running())
+    return any(str(folder) in command_of(process) for process in family)
