@@ -17,8 +17,8 @@ from tests.engine.forks import ForkFactory, config_for
 SAFE = ("handshake", "subscribed", "pushpull")
 PATIENT = Timeouts(startup=5.0, handshake=2.0, step=30.0, stall=10.0, shutdown=2.0)
 FLOOD = 10_000
-PADDING = [383] * 650
-"""Stop tokens of three bytes each: they make a request 2 kB on the wire. `tiny` answers nobody here with token 383."""
+PADDING = [200] * 1000
+"""Stop tokens of two bytes each: they make a request 2 kB on the wire."""
 
 
 async def last(llm: AsyncLLM, prompt: list[int] | PromptEmbeds, params: SamplingParams) -> RequestOutput:

@@ -114,10 +114,12 @@ def test_each_iteration_is_exactly_one_step_frame_and_an_idle_engine_sends_none(
             whole = zmq.Socket.send
 
             def send(self: zmq.Socket[bytes], data: bytes, *rest: object, **options: object) -> object:
+                result = whole(self, data, *rest, **options)  # type: ignore[call-overload]
+                # After it: a queue that has no room yet refuses, and the frame is offered again.
                 if data[:1] == bytes([frames.MAGIC]):
                     with log.open("a") as file:
                         file.write(f"{frames.decode(data)}\n")
-                return whole(self, data, *rest, **options)  # type: ignore[call-overload]
+                return result
 
             replace(zmq.Socket, "send", send)
 
