@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
-from msgspec import Struct
-
+from harness.faults.settings import FrameFault
 from harness.proxy.records import FrameRule
 
 
-class Corrupt(Struct, frozen=True, forbid_unknown_fields=True, tag="corrupt", tag_field="kind"):
+class Corrupt(FrameFault, frozen=True, forbid_unknown_fields=True, tag="corrupt", tag_field="kind"):
     """Every bit of one byte of the ``nth`` frame of kind ``frame`` between ``victim`` and the link's binder is flipped.
 
     ``offset`` is the byte's place in the last part of the message (from its end if negative), None for the middle; one
     beyond the end is the last byte. The framing stays whole, and an empty message stays as it is. Cannot be undone.
     """
 
-    link: str
-    frame: str
-    victim: str
-    nth: int = 1
     offset: int | None = None
-    optional: bool = False
-
-    @property
-    def cost(self) -> float:
-        return math.inf
-
-    def complaint(self) -> str | None:
-        """What is wrong with the settings, as 'field: sentence', or None."""
-        return None if self.nth >= 1 else f"nth: {self.nth}; frames count from 1"
 
     def rule(self, index: int, kind: str) -> FrameRule:
         """What the proxy does; ``kind`` is the target's word for ``frame``."""

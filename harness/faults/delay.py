@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from harness.clock import SECOND, now, sleep_until
 from harness.faults.hand import Hand
-from harness.instant import Instant
+from harness.faults.settings import InstantFault
 
 
-class Delay(Struct, frozen=True, forbid_unknown_fields=True, tag="delay", tag_field="kind"):
+class Delay(InstantFault, frozen=True, forbid_unknown_fields=True, tag="delay", tag_field="kind"):
     """The thread that passes ``at`` sleeps there for ``seconds``. Undone by itself when the time is over."""
 
-    at: Instant
     seconds: float
-    optional: bool = False
-
-    @property
-    def victim(self) -> str:
-        return self.at.role
 
     @property
     def cost(self) -> float:

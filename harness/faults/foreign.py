@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
-from msgspec import Struct
-
+from harness.faults.settings import FrameFault
 from harness.proxy.records import FrameRule
 
 
-class Foreign(Struct, frozen=True, forbid_unknown_fields=True, tag="foreign", tag_field="kind"):
+class Foreign(FrameFault, frozen=True, forbid_unknown_fields=True, tag="foreign", tag_field="kind"):
     """Right before the ``nth`` frame of kind ``frame`` between ``victim`` and the link's binder comes a foreign one.
 
     ``data`` is that frame's body in hexadecimal digits; without it, it is a copy of the frame that follows, moved to a
     foreign run by the target (``Target.foreign``). Cannot be undone.
     """
 
-    link: str
-    frame: str
-    victim: str
-    nth: int = 1
     data: str | None = None
-    optional: bool = False
-
-    @property
-    def cost(self) -> float:
-        return math.inf
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
-        if self.nth < 1:
-            return f"nth: {self.nth}; frames count from 1"
+        if (wrong := super().complaint()) is not None:
+            return wrong
         try:
             bytes.fromhex(self.data or "")
         except ValueError:

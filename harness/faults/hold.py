@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 
-from msgspec import Struct
-
+from harness.faults.settings import FrameFault
 from harness.instant import Instant
 from harness.proxy.records import FrameRule
 
 
-class Hold(Struct, frozen=True, forbid_unknown_fields=True, tag="hold", tag_field="kind"):
+class Hold(FrameFault, frozen=True, forbid_unknown_fields=True, tag="hold", tag_field="kind"):
     """Keeps the ``nth`` frame of kind ``frame`` back until a role passes ``until`` or ``or_after`` seconds are over.
 
     Whichever comes first releases; with neither, the frame stays until the run's faults are healed. The order of the
     frames on the connection is kept.
     """
 
-    link: str
-    frame: str
-    victim: str
-    nth: int = 1
     until: Instant | None = None
     or_after: float | None = None
-    optional: bool = False
 
     @property
     def cost(self) -> float:
@@ -31,8 +25,8 @@ class Hold(Struct, frozen=True, forbid_unknown_fields=True, tag="hold", tag_fiel
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
-        if self.nth < 1:
-            return f"nth: {self.nth}; frames count from 1"
+        if (wrong := super().complaint()) is not None:
+            return wrong
         if self.or_after is not None and not 0 < self.or_after <= 600:
             return f"or_after: {self.or_after} is outside 0..600 seconds"
         return None

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 
-from msgspec import Struct
-
 from harness.faults.hand import Hand
-from harness.instant import Instant
+from harness.faults.settings import InstantFault
 
 
-class Kill(Struct, frozen=True, forbid_unknown_fields=True, tag="kill", tag_field="kind"):
+class Kill(InstantFault, frozen=True, forbid_unknown_fields=True, tag="kill", tag_field="kind"):
     """The role of ``at`` sends itself SIGKILL when it passes ``at``. Cannot be undone."""
-
-    at: Instant
-    optional: bool = False
-
-    @property
-    def victim(self) -> str:
-        return self.at.role
-
-    @property
-    def cost(self) -> float:
-        return math.inf
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
-from msgspec import Struct
-
 from harness.faults.hand import Hand
-from harness.instant import Instant
+from harness.faults.settings import InstantFault
 
 
 class InjectedError(RuntimeError):
     """What a `raise` fault raises; the message names the fault."""
 
 
-class Raise(Struct, frozen=True, forbid_unknown_fields=True, tag="raise", tag_field="kind"):
+class Raise(InstantFault, frozen=True, forbid_unknown_fields=True, tag="raise", tag_field="kind"):
     """`InjectedError` comes out of the wrapped call at ``at``: instead of the call (before) or after it has succeeded.
 
     Cannot be undone; what becomes of it is up to the code that made the call.
     """
-
-    at: Instant
-    optional: bool = False
-
-    @property
-    def victim(self) -> str:
-        return self.at.role
-
-    @property
-    def cost(self) -> float:
-        return math.inf
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""

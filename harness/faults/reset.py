@@ -6,33 +6,16 @@ whatever is published before the subscription has arrived again.
 
 from __future__ import annotations
 
-import math
-
-from msgspec import Struct
-
+from harness.faults.settings import FrameFault
 from harness.proxy.records import FrameRule
 
 
-class Reset(Struct, frozen=True, forbid_unknown_fields=True, tag="reset", tag_field="kind"):
+class Reset(FrameFault, frozen=True, forbid_unknown_fields=True, tag="reset", tag_field="kind"):
     """The connection between ``victim`` and the link's binder breaks when its ``nth`` frame of kind ``frame`` comes.
 
     That frame is lost, and so is all else that was on its way in either direction. Heals by itself: ZeroMQ connects
     again, 100 ms later if nobody has set another interval.
     """
-
-    link: str
-    frame: str
-    victim: str
-    nth: int = 1
-    optional: bool = False
-
-    @property
-    def cost(self) -> float:
-        return math.inf
-
-    def complaint(self) -> str | None:
-        """What is wrong with the settings, as 'field: sentence', or None."""
-        return None if self.nth >= 1 else f"nth: {self.nth}; frames count from 1"
 
     def rule(self, index: int, kind: str) -> FrameRule:
         """What the proxy does; ``kind`` is the target's word for ``frame``."""

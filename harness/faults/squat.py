@@ -6,32 +6,18 @@ squatter (relay.md, M17 and W9).
 
 from __future__ import annotations
 
-import math
-
-from msgspec import Struct
-
 from harness.faults.hand import Hand
-from harness.instant import Instant
+from harness.faults.settings import InstantFault
 
 
-class Squat(Struct, frozen=True, forbid_unknown_fields=True, tag="squat", tag_field="kind"):
+class Squat(InstantFault, frozen=True, forbid_unknown_fields=True, tag="squat", tag_field="kind"):
     """The role of ``at`` binds every address of ``link`` that it has bound once more, to a socket that says nothing.
 
     The binder does it itself, so that the instant is exact. The squatter is of the same type as the bound socket, lives
     in a context of its own, and ends with the process. Fires only if something was bound; cannot be undone.
     """
 
-    at: Instant
     link: str = "relay"
-    optional: bool = False
-
-    @property
-    def victim(self) -> str:
-        return self.at.role
-
-    @property
-    def cost(self) -> float:
-        return math.inf
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""

@@ -9,13 +9,11 @@ import math
 import signal
 import threading
 
-from msgspec import Struct
-
 from harness.faults.hand import Hand
-from harness.instant import Instant
+from harness.faults.settings import InstantFault
 
 
-class Stop(Struct, frozen=True, forbid_unknown_fields=True, tag="stop", tag_field="kind"):
+class Stop(InstantFault, frozen=True, forbid_unknown_fields=True, tag="stop", tag_field="kind"):
     """The role of ``at`` stops itself when it passes ``at``; the lane continues it ``seconds`` later.
 
     Without ``seconds`` it is continued when faults are healed: when the client program has ended, or when all that is
@@ -25,14 +23,8 @@ class Stop(Struct, frozen=True, forbid_unknown_fields=True, tag="stop", tag_fiel
     stopped, so that no SIGCONT can come before its SIGSTOP.
     """
 
-    at: Instant
     seconds: float | None = None
     also: tuple[str, ...] = ()
-    optional: bool = False
-
-    @property
-    def victim(self) -> str:
-        return self.at.role
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import signal as signals
 from typing import Literal
 
-from msgspec import Struct
-
 from harness.faults.hand import Hand
-from harness.instant import Instant
+from harness.faults.settings import InstantFault
 
 
-class Terminate(Struct, frozen=True, forbid_unknown_fields=True, tag="terminate", tag_field="kind"):
+class Terminate(InstantFault, frozen=True, forbid_unknown_fields=True, tag="terminate", tag_field="kind"):
     """The role of ``at`` sends itself SIGTERM, SIGINT or SIGABRT when it passes ``at``. Cannot be undone.
 
     A role may handle or ignore the signal and live; then nothing was ended.
     """
 
-    at: Instant
     signal: Literal["TERM", "INT", "ABRT"] = "TERM"
-    optional: bool = False
-
-    @property
-    def victim(self) -> str:
-        return self.at.role
-
-    @property
-    def cost(self) -> float:
-        return math.inf
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
