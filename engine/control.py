@@ -13,6 +13,7 @@ ranks in their waits.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -34,6 +35,7 @@ QUEUE = 16
 """Records that one rank may have on its way. It never sends more than two."""
 
 
+@functools.cache
 def engine_version() -> str:
     """The version of the installed distribution, empty if the engine runs from a bare source tree."""
     try:

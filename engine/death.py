@@ -20,6 +20,7 @@ from engine.errors import ExitCode
 from engine.health import is_stopped
 from engine.launch import LOST_STATUS, Rank, Ranks
 from engine.messages import PHASES
+from engine.relay.frames import Place
 
 SETTLE = 0.5
 """Seconds to wait for a primary cause when the first thing seen is a rank that left because of another."""
@@ -98,7 +99,7 @@ def _accused(witness: Rank, ranks: Sequence[Rank]) -> Rank | None:
 
 
 def _late(failed: Sequence[Rank]) -> Rank | None:
-    """A rank that began the collective in which another's deadline passed only after that, or has not begun it."""
+    """A rank that came late to the collective in which the first deadline passed."""
     reports = [(rank, rank.failed) for rank in failed if rank.failed is not None]
     passed = [report for _, report in reports if report.code == ExitCode.DEADLINE and report.begun]
     if not passed:
@@ -107,7 +108,7 @@ def _late(failed: Sequence[Rank]) -> Rank | None:
     late = [
         (report.begun, -report.since, rank.role, rank)
         for rank, report in reports
-        if report.begun < first.begun or (report.begun == first.begun and report.since > first.at)
+        if Place(report.begun, report.since, report.inside).came_late(first.begun, first.at)
     ]
     return min(late)[-1] if late else None
 

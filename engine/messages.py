@@ -173,7 +173,8 @@ class ReadyReport(msgspec.Struct, frozen=True, tag_field="report", tag="ready"):
 class FailedReport(msgspec.Struct, frozen=True, tag_field="report", tag="failed"):
     """A rank is about to leave with `code`; `culprit` is the role it blames, empty if it cannot tell.
 
-    `begun` is how many collectives it has begun, `since` when the last one, `at` when it failed (monotonic seconds).
+    `begun`, `since` and `inside` are its place among its collectives (:class:`engine.relay.frames.Place`), `at` is when
+    it failed (monotonic seconds).
     """
 
     code: int
@@ -181,6 +182,7 @@ class FailedReport(msgspec.Struct, frozen=True, tag_field="report", tag="failed"
     cause: str
     begun: int = 0
     since: float = 0.0
+    inside: bool = False
     at: float = 0.0
 
 

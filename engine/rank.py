@@ -227,7 +227,7 @@ class RankProcess:
         self._log.log(level, "leaving with %s: %s: %s", code.name, culprit or "unknown", cause)
         self._lifeline.leave(code)
         place, at = self._group.place, now()
-        self._reporter.send(FailedReport(code, culprit, cause, place.begun, place.since, at))
+        self._reporter.send(FailedReport(code, culprit, cause, *place, at))
         late = code is ExitCode.DEADLINE and place.begun > 0
         what = Fail(self._rank, culprit, cause, place.begun, at) if late else Fail(self._rank, culprit, cause)
         with contextlib.suppress(zmq.ZMQError):

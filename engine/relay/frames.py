@@ -78,6 +78,12 @@ class Place(NamedTuple):
     since: float
     inside: bool
 
+    def came_late(self, begun: int, at: float) -> bool:
+        """Whether this rank kept one waiting whose deadline passed at `at`, in the collective of number `begun`."""
+        if self.begun > begun:
+            return False
+        return self.since > at if self.inside else self.begun < begun
+
 
 class Fail(msgspec.Struct, frozen=True, array_like=True):
     """Payload of FAIL: what the sending rank knows.
@@ -96,9 +102,7 @@ class Fail(msgspec.Struct, frozen=True, array_like=True):
 
     def heard_by(self, role: str, place: Place) -> EngineError:
         """What rank `role` has to raise when it is told so at that place of its own."""
-        late = not self.culprit and place.begun <= self.begun and self.at > 0
-        if late:
-            late = place.since > self.at if place.inside else place.begun < self.begun
+        late = not self.culprit and self.at > 0 and place.came_late(self.begun, self.at)
         if late or self.culprit == role:
             return Accused(f"accused by rank {self.rank}: {self.cause}")
         return PeerFailed(self.culprit, self.cause)

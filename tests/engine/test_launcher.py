@@ -20,7 +20,7 @@ from engine.death import judge
 from engine.endpoints import Endpoints
 from engine.errors import ConfigError, ExitCode
 from engine.launch import Rank, Ranks
-from engine.messages import FailedReport
+from engine.messages import FailedReport, ReadyReport
 
 
 def test_the_launcher_side_never_imports_torch() -> None:
@@ -156,6 +156,30 @@ def rank(number: int, code: int | None = None, *, blames: str = "", cause: str =
 )
 def test_one_death_is_told_from_those_that_follow_it(ranks: list[Rank], culprit: str) -> None:
     assert judge(ranks).culprit == culprit
+
+
+def reported(number: int, *place: float, at: float) -> Rank:
+    made = rank(number, ExitCode.DEADLINE)
+    begun, since, inside = place
+    made.ended, made.failed = (
+        True,
+        FailedReport(ExitCode.DEADLINE, "", "not finished", int(begun), since, bool(inside), at),
+    )
+    made.ready = ReadyReport(0, 0, 0.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("third", "culprit"),
+    [
+        (reported(2, 7, 5.0, False, at=11.0), "dp0.rank2"),  # has not come to it, and is in none before
+        (reported(2, 8, 10.5, True, at=11.0), "dp0.rank2"),  # came to it when the deadline had passed
+        (reported(2, 7, 9.0, True, at=11.0), ""),  # waits in the one before, for the same as the first
+        (reported(2, 8, 9.0, True, at=11.0), ""),  # waited in it too
+    ],
+)
+def test_of_ranks_that_name_nobody_the_one_that_came_late_is_blamed(third: Rank, culprit: str) -> None:
+    assert judge([reported(0, 8, 9.0, True, at=10.0), reported(1, 8, 9.1, True, at=10.1), third]).culprit == culprit
 
 
 def test_of_several_silent_ranks_the_stopped_one_is_blamed() -> None:
