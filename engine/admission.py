@@ -23,7 +23,9 @@ def problem(config: EngineConfig, request: Request) -> str | None:
 
 def prompt_length(request: Request) -> int:
     """Tokens of the prompt: its ids, or its rows of embeddings."""
-    return len(request.prompt_ids) if request.embeds is None else request.embeds.rows
+    if request.embeds is None:
+        return len(request.prompt_ids)
+    return request.embeds.shape[0] if request.embeds.shape else 0
 
 
 def _length_problem(config: EngineConfig, request: Request) -> str | None:

@@ -63,7 +63,9 @@ class EngineConfig(msgspec.Struct, frozen=True):
     path, which becomes one) no file of the user's is touched. `relay_high_water` is the number of frames a relay socket
     may queue. `max_num_seqs` requests run at once and `max_waiting` more may wait; one step
     computes at most `max_batched_tokens` tokens; keys and values live in `num_pages` pages of `page_size` tokens.
-    Every `digest_interval` steps the ranks compare what they did. Raises :class:`ConfigError` naming the field.
+    With `prefix_caching`, full pages of prompts that are the same are computed once and shared. Every `digest_interval`
+    steps the ranks compare what they did. `client_count` clients may use the engine, each over links of its own; with
+    `log_stats` every step also tells how full the engine is. Raises :class:`ConfigError` naming the field.
     """
 
     model: str = "tiny"
@@ -78,6 +80,9 @@ class EngineConfig(msgspec.Struct, frozen=True):
     num_pages: int = 512
     digest_interval: int = 16
     relay_high_water: int = 1000
+    prefix_caching: bool = True
+    client_count: int = 1
+    log_stats: bool = False
     log_level: str = "WARNING"
 
     def __post_init__(self) -> None:
@@ -94,6 +99,9 @@ class EngineConfig(msgspec.Struct, frozen=True):
             raise ConfigError("timeouts.step", None, f"a positive number of seconds (relay {self.relay} is bounded)")
         for field in _COUNTS:
             self._require_count(field)
+        for field in ("prefix_caching", "log_stats"):
+            if not isinstance(getattr(self, field), bool):
+                raise ConfigError(field, getattr(self, field), "true or false")
         self._require_one_of("log_level", LOG_LEVELS)
         if self.socket_dir is not None:
             _set(self, "socket_dir", _directory(self.socket_dir))
@@ -134,6 +142,7 @@ _COUNTS = (
     "num_pages",
     "digest_interval",
     "relay_high_water",
+    "client_count",
 )
 
 

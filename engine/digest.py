@@ -14,16 +14,19 @@ import msgspec
 class StepRecord(msgspec.Struct, array_like=True):
     """What one step did, in the order in which it was done.
 
-    `added` holds (id, kind of refusal or empty), `batch` holds (id, start position, tokens, pages), `finished` holds
-    (id, reason); `free` is the number of free pages after the step.
+    A request is told by its client's index and its id. `added` holds (client, id, kind of refusal or empty), `aborted`
+    holds (client, id), `called` holds (client, call id, method, whether it failed for all ranks alike), `batch` holds
+    (client, id, start position, tokens, pages), `finished` holds (client, id, reason); `free` is the number of free
+    pages after the step.
     """
 
-    step: int
-    added: list[tuple[str, str]] = []
-    aborted: list[str] = []
-    batch: list[tuple[str, int, int, list[int]]] = []
+    step: int = 0
+    added: list[tuple[int, str, str]] = []
+    aborted: list[tuple[int, str]] = []
+    called: list[tuple[int, int, str, bool]] = []
+    batch: list[tuple[int, str, int, int, list[int]]] = []
     sampled: list[int] = []
-    finished: list[tuple[str, str]] = []
+    finished: list[tuple[int, str, str]] = []
     free: int = 0
 
 

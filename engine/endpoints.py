@@ -16,8 +16,12 @@ from pathlib import Path
 
 from engine.claim import LOCK, Claim
 from engine.errors import ConfigError
+from engine.messages import client_link
 
-LINKS = ("relay", "control", "input", "output")
+LINKS = ("relay", "control", "startup", "input", "output")
+
+NUMBERED = ("relay", "input", "output")
+"""Links of which there may be several, as ``output.1`` for the second client."""
 
 STORE = "engine.store"
 
@@ -36,9 +40,10 @@ class Endpoints:
     private: bool
     claim: Claim | None = None
     tp_size: int = 1
+    client_count: int = 1
 
     @classmethod
-    def create(cls, socket_dir: str | None, tp_size: int = 1) -> Endpoints:
+    def create(cls, socket_dir: str | None, tp_size: int = 1, client_count: int = 1) -> Endpoints:
         """Use `socket_dir`, or make a fresh directory that only this user can enter.
 
         Raises :class:`ConfigError`, having touched no file, if the directory cannot be used, is in use by another
@@ -46,21 +51,21 @@ class Endpoints:
         """
         if socket_dir is None:
             directory, claim = Claim.fresh()
-            made = cls(directory, True, claim, tp_size)
+            made = cls(directory, True, claim, tp_size, client_count)
             try:
-                _check_paths(directory, tp_size)
+                _check_paths(directory, tp_size, client_count)
             except BaseException:
                 made.remove()
                 raise
             return made
         directory = os.path.abspath(socket_dir)
-        _check_paths(directory, tp_size)
+        _check_paths(directory, tp_size, client_count)
         try:
             Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError("socket_dir", socket_dir, f"a directory that can be used ({error})") from error
         claim = Claim.of(directory)
-        made = cls(directory, False, claim, tp_size)
+        made = cls(directory, False, claim, tp_size, client_count)
         try:
             made._make_room(after_engine=claim.after_engine)
             claim.confirm()
@@ -87,7 +92,7 @@ class Endpoints:
         """Remove the directory if it is private, else only what the engine put into it. Safe to call twice."""
         if self.claim is None or self.claim.fileno() < 0:
             return  # another engine may have it by now
-        for name in _names(self.tp_size):
+        for name in _names(self.tp_size, self.client_count):
             if _is_engine_s(self.path(name)):
                 Path(self.path(name)).unlink(missing_ok=True)
         if self.private:
@@ -100,7 +105,7 @@ class Endpoints:
 
     def _make_room(self, *, after_engine: bool) -> None:
         """Remove what a killed engine left; raise :class:`ConfigError` before that if anything else is in the way."""
-        needed = _names(self.tp_size)
+        needed = _names(self.tp_size, self.client_count)
         stale = [name for name in _found(self.directory, needed) if after_engine and _is_engine_s(self.path(name))]
         for name in needed:
             if name not in stale and os.path.lexists(self.path(name)):
@@ -114,19 +119,21 @@ class Endpoints:
             Path(self.path(name)).unlink(missing_ok=True)
 
 
-def _names(tp_size: int) -> list[str]:
-    """Every name that an engine of that many ranks uses besides its lock."""
-    return [*LINKS, STORE, *(f"relay.{rank}" for rank in range(1, tp_size))]
+def _names(tp_size: int, client_count: int) -> list[str]:
+    """Every name that an engine of that many ranks and clients uses besides its lock."""
+    relays = [f"relay.{rank}" for rank in range(1, tp_size)]
+    clients = [client_link(link, client) for client in range(1, client_count) for link in ("input", "output")]
+    return [*LINKS, STORE, *relays, *clients]
 
 
 def _found(directory: str, names: list[str]) -> list[str]:
-    """Those of `names` that exist, and the relay endpoints of an engine that had more ranks."""
-    return [name for name in sorted(os.listdir(directory)) if name in names or _is_numbered_relay(name)]
+    """Those of `names` that exist, and the endpoints of an engine that had more ranks or clients."""
+    return [name for name in sorted(os.listdir(directory)) if name in names or _is_numbered(name)]
 
 
-def _is_numbered_relay(name: str) -> bool:
+def _is_numbered(name: str) -> bool:
     link, _, number = name.partition(".")
-    return link == "relay" and number.isdecimal()
+    return link in NUMBERED and number.isdecimal()
 
 
 def _is_engine_s(path: str) -> bool:
@@ -138,10 +145,10 @@ def _is_engine_s(path: str) -> bool:
     return stat.S_ISREG(mode) if path.endswith(f"/{STORE}") else stat.S_ISSOCK(mode)
 
 
-def _check_paths(directory: str, tp_size: int) -> None:
+def _check_paths(directory: str, tp_size: int, client_count: int) -> None:
     """Raise :class:`ConfigError` if a socket's path could not be bound."""
     try:
-        longest = max(len(f"{directory}/{name}".encode()) for name in (*LINKS, f"relay.{tp_size - 1}"))
+        longest = max(len(f"{directory}/{name}".encode()) for name in _names(tp_size, client_count) if name != STORE)
     except UnicodeEncodeError:
         raise ConfigError("socket_dir", directory, "a path of characters that UTF-8 can write") from None
     if longest > MAX_PATH:

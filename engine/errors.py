@@ -92,6 +92,19 @@ class EngineBusyError(EngineGenerateError):
     """Back-pressure: as many requests are under way as the engine may hold. The same request may be accepted later."""
 
 
+class UtilityError(EngineError):
+    """A utility call failed; the engine itself is well. `method` is what was called, `text` what the engine says."""
+
+    def __init__(self, method: str, text: str) -> None:
+        super().__init__(text)
+        self.method = method
+        self.text = text
+
+
+class UtilityTimeout(UtilityError, TimeoutError):
+    """No reply to a utility call came within the time that its caller gave it; what it asked for may still be done."""
+
+
 class PageError(EngineError):
     """The pages of the key-value cache do not add up: a leak, a double owner, a broken promise. The text lists them."""
 
@@ -102,6 +115,10 @@ class SchedulerStalled(EngineError):
 
 class RelayError(EngineError):
     """A relay frame is not the one that had to come next. The text names both."""
+
+
+class HandshakeError(EngineError):
+    """What came over `startup` is not what had to come next. The text names both."""
 
 
 class InputError(EngineError):

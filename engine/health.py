@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.clock import now
 from engine.errors import EngineStalledError
 from engine.messages import rank_role
-from engine.pulse import Reading
+from engine.pulse import LinkReading, Reading
 
 _STOPPED = ("T", "t")
 """Process states of Linux: stopped by a signal, or by a debugger."""
@@ -22,7 +22,7 @@ _STOPPED = ("T", "t")
 
 @dataclass(slots=True)
 class Traffic:
-    """What the client knows of its links.
+    """What a client knows of its links.
 
     `sent` on `input` and `received` on `output` are the numbers of the last messages; `at` is the time of the last one
     sent, in seconds on the monotonic clock.
@@ -55,17 +55,17 @@ def furthest_behind(readings: Sequence[Reading]) -> int:
     )
 
 
-def stalled_since(readings: Sequence[Reading], traffic: Traffic) -> float | None:
+def stalled_since(readings: Sequence[Reading], link: LinkReading, traffic: Traffic) -> float | None:
     """Since when (monotonic seconds) the engine has owed progress and made none; None while it owes nothing.
 
-    Owed is a step that has begun on some rank and not ended on all, or a message on its way in.
+    Owed is a step that has begun on some rank and not ended on all, or a message of this client's on its way in.
     """
-    if _in_step(readings) or traffic.sent != readings[0].taken:
+    if _in_step(readings) or traffic.sent != link.taken:
         return max(traffic.at, *(reading.at for reading in readings))
     return None
 
 
-def describe(readings: Sequence[Reading], traffic: Traffic, pids: Sequence[int]) -> tuple[str, str]:
+def describe(readings: Sequence[Reading], link: LinkReading, traffic: Traffic, pids: Sequence[int]) -> tuple[str, str]:
     """Culprit and cause of a stall: the stopped rank, else the one that is furthest behind, else a lost message."""
     halted = stopped(pids)
     if halted is not None:
@@ -75,15 +75,15 @@ def describe(readings: Sequence[Reading], traffic: Traffic, pids: Sequence[int])
         behind = furthest_behind(readings)
         where = "has not begun it" if readings[behind].begun < begun else "is furthest behind in it"
         return rank_role(behind), f"step {begun} makes no progress, and {rank_role(behind)} {where}"
-    return rank_role(0), f"message {traffic.sent} was sent on input and only {readings[0].taken} were taken"
+    return rank_role(0), f"message {traffic.sent} was sent on input and only {link.taken} were taken"
 
 
-def check(readings: Sequence[Reading], traffic: Traffic, pids: Sequence[int], limit: float) -> None:
+def check(readings: Sequence[Reading], link: LinkReading, traffic: Traffic, pids: Sequence[int], limit: float) -> None:
     """Raise :class:`EngineStalledError` if a process is stopped or nothing has moved for `limit` seconds."""
-    since = stalled_since(readings, traffic)
+    since = stalled_since(readings, link, traffic)
     idle_for = 0.0 if since is None else now() - since
     if idle_for >= limit or stopped(pids) is not None:
-        culprit, cause = describe(readings, traffic, pids)
+        culprit, cause = describe(readings, link, traffic, pids)
         raise EngineStalledError(culprit, f"{cause} (no progress for {idle_for:.1f} s)" if since is not None else cause)
 
 

@@ -344,11 +344,11 @@ class Ranks:
         """Orderly stop: rank 0 first, which takes the others along over the relay; what is left then hears it too."""
         first = self.all[:1]
         for rank in first:
-            rank.notify(Notice("stop"))
+            rank.notify(Notice("stop", limit=deadline.remaining()))
         self.wait_for_end(deadline, first)
         # A moment for the ranks that rank 0 has told, so that they leave because of it.
         self.wait_for_end(Deadline.after(FOLLOW_GRACE).sooner(deadline))
-        self.notify(Notice("stop"))
+        self.notify(Notice("stop", limit=deadline.remaining()))
         self.wait_for_end(deadline)
         self.kill()
 

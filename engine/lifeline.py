@@ -7,10 +7,11 @@ The lifeline is a pipe whose write end only the launcher holds. A line on it is 
 end means that the launcher is gone. Two parties watch it. The main thread polls it in its idle waits and reads it
 between the slices of longer ones: it leaves by itself, closing what it holds. A daemon thread named ``lifeline`` is the
 net for a main thread that is stuck where Python cannot reach it (gloo's rendezvous, a wait without slices): it gives
-the main thread a short grace, then reports and ends the process.
+the main thread a short grace, then reports and ends the process. If the thread itself fails, the process ends too: a
+rank that nobody watches must not go on.
 
-The thread must not take the notice away from the main thread, which may be asleep in a poll on the same pipe: it only
-sees that something is there, and reads it itself when the grace is over.
+The thread must not take a notice away from the main thread, which may be asleep in a poll on the same pipe: it only
+sees that something is there, reads it itself when a grace is over, and then wakes the main thread by other means.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import select
 import shutil
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -40,6 +42,11 @@ LEAVE_GRACE = 1.0
 NATIVE_STOP_GRACE = 0.25
 """Seconds for a main thread inside an unbounded wait to come out of it when an orderly stop is asked."""
 
+STOP_SLICE = 0.25
+"""Seconds between two looks at the lifeline while an orderly stop takes its time."""
+
+LAST_ANSWERS = 0.5
+"""Seconds of a draining stop's time that are kept for telling the clients what was not finished."""
 
 LAST_WORD = 0.25
 """Seconds for others to say why a peer has gone, when all that this rank knows is that it has."""
@@ -68,14 +75,26 @@ class Reporter:
 
 
 class Lifeline:
-    """The rank's end of the lifeline. `startup` bounds everything until :meth:`ready`; `stop_grace` is for a stop."""
+    """The rank's end of the lifeline.
+
+    `role` is the rank's. `startup` bounds everything until :meth:`ready`; `stop_grace` is the seconds for a stop that
+    names no limit of its own.
+    """
 
     def __init__(
-        self, fd: int, reporter: Reporter, *, startup: Deadline, stop_grace: float, remove_on_orphan: str | None
+        self,
+        fd: int,
+        reporter: Reporter,
+        *,
+        role: str,
+        startup: Deadline,
+        stop_grace: float,
+        remove_on_orphan: str | None,
     ) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
         self._reporter = reporter
+        self._role = role
         self._startup = startup
         self._stop_grace = stop_grace
         self._remove_on_orphan = remove_on_orphan
@@ -86,13 +105,16 @@ class Lifeline:
         self._native = False
         self._ready = False
         self._gone = False
-        self._stop = False
+        self._stop: Notice | None = None
+        self._stop_until = Deadline.never()
         self._fail: Notice | None = None
+        self._departed: deque[int] = deque()
         self._wake = os.eventfd(0)
+        self._nudge = os.eventfd(0, os.EFD_NONBLOCK)
         self._phase = "start"
         self._leaving: ExitCode | None = None
         self._ears: list[Ear] = []
-        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+        threading.Thread(target=self._run, name="lifeline", daemon=True).start()
 
     # ---- the main thread's side ----
 
@@ -110,20 +132,44 @@ class Lifeline:
         self._read()
         return self._gone
 
+    def departed(self) -> list[int]:
+        """The clients that have left since the last call, by index."""
+        self._read()
+        clients = []
+        while self._departed:
+            clients.append(self._departed.popleft())
+        return clients
+
+    @property
+    def draining(self) -> bool:
+        """Whether a stop was asked that lets what is under way come to its end, and there is time left for it."""
+        if self._stop is None or not self._stop.drain:
+            return False
+        left = self._stop_until.remaining()
+        return left is None or left > min(LAST_ANSWERS, self._limit_of(self._stop) / 2)
+
     def attach(self, ear: Ear) -> None:
         """Let every :meth:`check` and every wait listen to `ear` as well."""
         self._ears.append(ear)
 
     def wait(
-        self, sockets: Sequence[zmq.Socket[bytes]], deadline: Deadline, *, flag: int = zmq.POLLIN, stop: bool = True
+        self,
+        sockets: Sequence[zmq.Socket[bytes]],
+        deadline: Deadline,
+        *,
+        flag: int = zmq.POLLIN,
+        stop: bool = True,
+        departures: bool = False,
     ) -> bool:
         """Wait until one of `sockets` is readable (or writable, by `flag`) or the deadline has passed; True if one is.
 
-        Raises as :meth:`check` as soon as the lifeline or an ear says so. A ready socket comes first, so that what rank
-        0 said before it left is still heard; an ear whose socket is waited for is the caller's to read.
+        With `departures` it also ends, as False, when there are clients that :meth:`departed` would tell. Raises as
+        :meth:`check` as soon as the lifeline or an ear says so. A ready socket comes first, so that what rank 0 said
+        before it left is still heard; an ear whose socket is waited for is the caller's to read.
         """
         poller = zmq.Poller()
         poller.register(self.fd, zmq.POLLIN)
+        poller.register(self._nudge, zmq.POLLIN)
         ears = [ear for ear in self._ears if ear.socket not in sockets]
         for ear in ears:
             poller.register(ear.socket, zmq.POLLIN)
@@ -133,9 +179,13 @@ class Lifeline:
             if any(ready(socket, flag) for socket in sockets):
                 return True
             self._check(ears, stop)
+            if departures and self._departed:
+                return False
             events = dict(poller.poll(deadline.remaining_ms()))
             if any(socket in events for socket in sockets):
                 return True
+            if self._nudge in events:
+                os.eventfd_read(self._nudge)
             if deadline.expired():
                 return False
 
@@ -175,7 +225,7 @@ class Lifeline:
             ear.listen()
         if self._fail is not None:
             raise PeerFailed(self._fail.culprit, self._fail.cause)
-        if stop and self._stop:
+        if stop and self._stop is not None:
             raise StopRequested
 
     def _set_native(self, native: bool) -> None:
@@ -194,42 +244,88 @@ class Lifeline:
                 self._gone = not data
             *lines, self._buffer = self._buffer.split(b"\n")
             for line in lines:
-                notice = msgspec.json.decode(line, type=Notice)
-                if notice.notice == "stop":
-                    self._stop = True
-                elif self._fail is None:
-                    self._fail = notice
-        if threading.current_thread() is threading.main_thread() and (self._gone or self._stop or self._fail):
+                self._take(msgspec.json.decode(line, type=Notice))
+        if threading.current_thread() is threading.main_thread() and self._must_leave:
             with self._changed:
                 self._noticed = True
                 self._changed.notify_all()
 
+    def _take(self, notice: Notice) -> None:
+        if notice.notice == "gone":
+            self._departed.append(notice.client)
+        elif notice.notice == "stop":
+            # A later one can hurry an earlier one, never make it longer or kinder.
+            until = Deadline.after(self._limit_of(notice))
+            if self._stop is None or self._stop.drain:
+                self._stop = notice
+            self._stop_until = until.sooner(self._stop_until)
+        elif self._fail is None:
+            self._fail = notice
+
+    def _limit_of(self, stop: Notice) -> float:
+        return self._stop_grace if stop.limit is None else stop.limit
+
+    @property
+    def _failing(self) -> bool:
+        return self._gone or self._fail is not None
+
+    @property
+    def _must_leave(self) -> bool:
+        return self._failing or self._stop is not None
+
     # ---- the watching thread ----
 
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:
+            cause = f"its lifeline thread failed: {type(error).__name__}: {error}"
+            self._leave(ExitCode.OWN_FAILURE, self._role, cause)
+
     def _watch(self) -> None:
-        if not self._wait_for_news():
-            self._leave(ExitCode.DEADLINE, "", f"start-up deadline passed in phase {self._phase}")
-        with self._changed:
-            self._changed.wait_for(lambda: self._noticed or self._native, timeout=PICKUP_GRACE)
-        self._read()
-        code, grace = ExitCode.PEER_FAILED, LEAVE_GRACE
-        if self._stop and not self._gone and self._fail is None:
-            code, grace = ExitCode.STOPPED, self._stop_grace
-        native_grace = NATIVE_STOP_GRACE if code is ExitCode.STOPPED else 0.0
-        deadline = Deadline.after(grace)
-        native_until = Deadline.after(native_grace)
-        with self._changed:
-            while not deadline.expired():
-                if self._native and native_until.expired():
-                    break
-                limit = native_until if self._native else deadline
-                self._changed.wait(limit.remaining())
+        while not self._must_leave:
+            if not self._wait_for_news():
+                self._leave(ExitCode.DEADLINE, "", f"start-up deadline passed in phase {self._phase}")
+            self._pick_up()
+        if not self._failing:
+            self._grant_stop()
+        if self._failing:
+            self._grant_failure()
         if self._gone:
             self._leave(ExitCode.LAUNCHER_GONE, "", "the launcher is gone")
         elif self._fail is not None:
             self._leave(ExitCode.PEER_FAILED, self._fail.culprit, self._fail.cause)
         else:
             self._leave(ExitCode.STOPPED, "", "stopped by the lifeline thread")
+
+    def _pick_up(self) -> None:
+        """Something is on the lifeline: give the main thread time to read it, then read what it has not."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._noticed or self._native, timeout=PICKUP_GRACE)
+        self._read()
+        os.eventfd_write(self._nudge, 1)
+
+    def _grant_stop(self) -> None:
+        """Give the main thread the time of an orderly stop, unless the engine fails after all."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        native_until = Deadline.after(NATIVE_STOP_GRACE)
+        while not self._failing:
+            with self._changed:
+                draining = self._stop is not None and self._stop.drain
+                until = self._stop_until if draining or not self._native else native_until.sooner(self._stop_until)
+                if until.expired():
+                    return
+                self._changed.wait(until.sooner(Deadline.after(STOP_SLICE)).remaining())
+            if poller.poll(0):
+                self._pick_up()
+
+    def _grant_failure(self) -> None:
+        """Give the main thread :data:`LEAVE_GRACE`, unless it is where it cannot be reached."""
+        deadline = Deadline.after(LEAVE_GRACE)
+        with self._changed:
+            while not deadline.expired() and not self._native:
+                self._changed.wait(deadline.remaining())
 
     def _wait_for_news(self) -> bool:
         """Sleep until something is on the lifeline (True) or start-up has run out (False)."""
@@ -252,11 +348,13 @@ class Lifeline:
     def _leave(self, code: ExitCode, culprit: str, cause: str) -> None:
         if self._leaving is not None:
             os._exit(self._leaving)
-        if code is not ExitCode.STOPPED:
-            self._reporter.send(FailedReport(code, culprit, cause))
-        if code is ExitCode.LAUNCHER_GONE:
-            self.clear_orphaned()
-        os._exit(code)
+        try:
+            if code is not ExitCode.STOPPED:
+                self._reporter.send(FailedReport(code, culprit, cause))
+            if code is ExitCode.LAUNCHER_GONE:
+                self.clear_orphaned()
+        finally:
+            os._exit(code)
 
     def clear_orphaned(self) -> None:
         """Remove the run's private directory: with the launcher gone nobody else will."""

@@ -8,14 +8,19 @@ import itertools
 import weakref
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
 from engine.client.aio import AsyncMPClient
+from engine.codec import Array
 from engine.config import EngineConfig
 from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError
 from engine.launch import ProcessFactory
-from engine.messages import ErrorKind, FinishReason, PromptEmbeds, Request, RequestOutput, SamplingParams
+from engine.messages import ErrorKind, FinishReason, Request, RequestOutput, SamplingParams
+
+Prompt = Sequence[int] | Any
+"""Token ids, or rows of embeddings as a numpy array, a torch tensor or an :class:`engine.codec.Array`."""
 
 Stream = asyncio.Queue[RequestOutput | EngineDeadError]
 
@@ -38,7 +43,7 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: Sequence[int] | PromptEmbeds,
+        prompt: Prompt,
         params: SamplingParams | None = None,
         request_id: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -87,16 +92,62 @@ class AsyncLLM:
         if wire_id is not None:
             await self.client.abort_requests_async([wire_id])
 
+    # ---- utilities; they raise as EngineCoreClient.call_utility does ----
+
+    async def pause_generation(self, mode: str = "abort") -> None:
+        """Let nothing run until :meth:`resume_generation`: `abort` ends what is under way, `wait` finishes it before
+        this returns, `keep` freezes it. New prompts wait."""
+        await self.client.pause_scheduler_async(mode)
+
+    async def resume_generation(self) -> None:
+        """End a pause."""
+        await self.client.resume_scheduler_async()
+
+    async def is_paused(self) -> bool:
+        """Whether a pause is on."""
+        return await self.client.is_scheduler_paused_async()
+
+    async def sleep(self, level: int = 1) -> None:
+        """Abort everything, pause, and give memory back: level 1 the key-value cache, 2 the weights too."""
+        await self.client.sleep_async(level)
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        """Take memory back: all, or of `kv_cache` and `weights` what is named. Prompts run again once all is there."""
+        await self.client.wake_up_async(tags)
+
+    async def is_sleeping(self) -> bool:
+        """Whether any memory is given back."""
+        return await self.client.is_sleeping_async()
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget what the pages of prompts hold; False if requests under way still use some of them."""
+        return await self.client.reset_prefix_cache_async()
+
+    async def start_profile(self, directory: str | None = None) -> None:
+        """Start a recording on every rank."""
+        await self.client.profile_async(True, directory)
+
+    async def stop_profile(self, directory: str | None = None) -> list[str]:
+        """Stop it and write a Chrome trace for each rank; their paths."""
+        return await self.client.profile_async(False, directory) or []
+
+    async def collective_rpc(self, method: str, *args: Any, timeout: float | None = None) -> list[Any]:
+        """Call a worker method on every rank; what each returned, by rank."""
+        return await self.client.collective_rpc_async(method, *args, timeout=timeout)
+
+    # ---- state and end ----
+
     def check_health(self) -> None:
         """Raise :class:`EngineDeadError` if the engine is dead, :class:`EngineStalledError` if it does not get on."""
         self.client.check_health()
 
-    def shutdown(self, timeout: float | None = None) -> None:
+    def shutdown(self, timeout: float | None = None, *, drain: bool = False) -> None:
         """Stop the engine within `timeout` seconds (`timeouts.shutdown` if None), then by signals. Idempotent.
 
-        Generations under way get :class:`EngineDeadError`.
+        Generations under way end with reason `abort`, or are finished first with `drain`; what has no end by then gets
+        :class:`EngineDeadError`. It blocks the event loop when called on it; :func:`asyncio.to_thread` does not.
         """
-        self.client.shutdown(timeout)
+        self.client.shutdown(timeout, drain=drain)
         self._finalizer()
 
     async def __aenter__(self) -> AsyncLLM:
@@ -116,10 +167,11 @@ class AsyncLLM:
             self._task = asyncio.get_running_loop().create_task(coroutine, name="engine-outputs")
 
 
-def _request(name: str, prompt: Sequence[int] | PromptEmbeds, params: SamplingParams) -> Request:
-    if isinstance(prompt, PromptEmbeds):
-        return Request(name, [], params, prompt)
-    return Request(name, list(prompt), params)
+def _request(name: str, prompt: Prompt, params: SamplingParams) -> Request:
+    try:
+        return Request(name, [], params, Array.of(prompt))
+    except TypeError:
+        return Request(name, list(prompt), params)
 
 
 async def _distribute(client: AsyncMPClient, streams: dict[str, Stream]) -> None:

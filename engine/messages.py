@@ -1,11 +1,17 @@
 """Wire records and sentinels.
 
-Frames on `input` (client to rank 0, after the ROUTER's identity frame): one type byte (:class:`MessageType`), one
-msgpack body (:class:`Add` or :class:`Abort`). Frames on `output` (rank 0 to client): one msgpack :class:`Outputs`, or
-exactly one frame equal to :data:`ENGINE_CORE_DEAD`. Bodies are positional arrays; both directions count their messages
-from 1, so that a lost or repeated one is an error and not silence. Before its first output, rank 0 sends one
-:class:`Hello` back over `input`: when the client has it, the client's ROUTER knows rank 0's identity and a request can
-no longer vanish.
+Bodies are msgpack arrays, made and read by :mod:`engine.codec`; arrays of numbers in them may travel as aux frames
+behind the body. The links of one engine and the frames on them:
+
+- `startup` (rank 0 to the launcher and back): one record of :data:`Startup` each, HELLO, INIT, READY.
+- `input` (client to rank 0, after the ROUTER's identity frame): a type byte (:class:`MessageType`), a body
+  (:class:`Add`, :class:`Abort` or :class:`Utility`), aux frames. Back over it rank 0 sends one :class:`Welcome`: when
+  the client has it, the client's ROUTER knows rank 0's identity and a message can no longer vanish.
+- `output` (rank 0 to client): an :class:`Outputs` body and aux frames, or exactly one frame equal to
+  :data:`ENGINE_CORE_DEAD`.
+
+A second client has `input.1` and `output.1`, and so on. On each of these links both directions count their messages
+from 1, so that a lost or repeated one is an error and not silence.
 
 Report lines (rank to launcher) and notice lines (launcher to rank) are JSON, one record a line.
 """
@@ -13,9 +19,12 @@ Report lines (rank to launcher) and notice lines (launcher to rank) are JSON, on
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import msgspec
+
+from engine.codec import Array
 
 ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
 """The dead frame: the last thing rank 0 says when it dies of an exception."""
@@ -34,8 +43,17 @@ def engine_identity(engine_index: int) -> bytes:
     return engine_index.to_bytes(2, "little")
 
 
-PHASES = ("start", "relay", "group", "model", "join", "connect")
-"""Start-up phases of a rank in their order; with one rank there is no relay, group or join."""
+def client_link(link: str, client_index: int) -> str:
+    """The name of a client's own link: ``output`` for the first client, ``output.1`` for the second."""
+    return f"{link}.{client_index}" if client_index else link
+
+
+PHASES = ("start", "hello", "relay", "group", "model", "join", "connect")
+"""Start-up phases of a rank in their order; `hello` and `connect` are rank 0's, and with one rank there is no relay,
+group or join."""
+
+NOTIFICATION_CALL_ID = -1
+"""The call id of what an engine says unasked; calls are numbered from 0 up."""
 
 
 class MessageType(bytes, enum.Enum):
@@ -43,6 +61,7 @@ class MessageType(bytes, enum.Enum):
 
     ADD = b"\x00"
     ABORT = b"\x01"
+    UTILITY = b"\x03"
     STOP = b"\x06"
     """Never on `input`: on a relay that sends raw messages, rank 0's order to leave."""
 
@@ -82,24 +101,17 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     logprobs: int | None = None
 
 
-class PromptEmbeds(msgspec.Struct, frozen=True, array_like=True):
-    """A prompt as embeddings instead of tokens: `rows` rows of the model's hidden size, `dtype` as torch names it.
-
-    `data` is the row-major little-endian content.
-    """
-
-    rows: int
-    dtype: str
-    data: bytes
-
-
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One generation request: a prompt (token ids, or `embeds` and no ids) and how to continue it."""
+    """One generation request: a prompt and how to continue it.
+
+    The prompt is token ids, or `embeds` and no ids: a row of the model's hidden size for each token, as a numpy array,
+    a torch tensor or an :class:`engine.codec.Array` of floating-point numbers.
+    """
 
     request_id: str
     prompt_ids: list[int]
     params: SamplingParams = SamplingParams()
-    embeds: PromptEmbeds | None = None
+    embeds: Array | None = None
 
 
 class Add(msgspec.Struct, frozen=True, array_like=True):
@@ -107,20 +119,68 @@ class Add(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     request: Request
+    client_index: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True):
-    """Body of an ABORT message. Ids that the engine does not know are ignored."""
+    """Body of an ABORT message. Ids that this client has no request of are ignored."""
 
     number: int
     request_ids: list[str]
+    client_index: int = 0
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Rank 0's first message to the client, over `input`: this engine of this run is connected."""
+class Utility(msgspec.Struct, frozen=True, array_like=True):
+    """Body of a UTILITY message: a call of an engine's method. Exactly one reply carries `call_id`."""
+
+    number: int
+    client_index: int
+    call_id: int
+    method: str
+    args: list[Any]
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """HELLO on `startup`: rank 0 of this engine is there, with this version and this digest of its configuration."""
 
     epoch: int
     engine_index: int
+    pid: int
+    version: str
+    digest: str
+
+
+class Init(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """INIT on `startup`: the addresses of the clients' links, by client index."""
+
+    epoch: int
+    inputs: list[str]
+    outputs: list[str]
+
+
+class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """READY on `startup`: the ranks have joined, and every client has been sent its :class:`Welcome`."""
+
+    epoch: int
+    engine_index: int
+
+
+Startup = Hello | Init | EngineReady
+"""What `startup` carries."""
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True):
+    """Rank 0's first message to each client, over `input`: this engine of this run is connected, and what it can do.
+
+    `max_length` is in tokens, prompt and answer together; the cache has `num_pages` pages of `page_size` tokens.
+    """
+
+    epoch: int
+    engine_index: int
+    client_index: int
+    max_length: int
+    num_pages: int
+    page_size: int
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -131,6 +191,28 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
     logprob: float
     top: list[tuple[int, float]]
+
+
+class Logprobs(msgspec.Struct, frozen=True, array_like=True):
+    """The log-probabilities of n tokens as arrays; a sequence of :class:`TokenLogprobs`.
+
+    `sampled` (n) are the tokens' own, `token_ids` (n, k) the likeliest tokens, the likeliest first, and `values` (n, k)
+    theirs; float64 and int64.
+    """
+
+    sampled: Array
+    token_ids: Array
+    values: Array
+
+    def __len__(self) -> int:
+        return self.sampled.shape[0]
+
+    def __getitem__(self, index: int) -> TokenLogprobs:
+        ids, values = self.token_ids.numpy()[index].tolist(), self.values.numpy()[index].tolist()
+        return TokenLogprobs(float(self.sampled.numpy()[index]), list(zip(ids, values, strict=True)))
+
+    def __iter__(self) -> Iterator[TokenLogprobs]:
+        return (self[index] for index in range(len(self)))
 
 
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True):
@@ -145,15 +227,37 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: FinishReason | None = None
     error: str | None = None
     error_kind: ErrorKind | None = None
-    logprobs: list[TokenLogprobs] | None = None
+    logprobs: Logprobs | None = None
+
+
+class UtilityOutput(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to a utility call: `failure` is None and `result` what the method returned, or why it failed."""
+
+    call_id: int
+    failure: str | None = None
+    result: Any = None
+
+
+class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
+    """How full the engine is after a step: requests waiting and running, pages that nobody owns, steps so far."""
+
+    waiting: int
+    running: int
+    free_pages: int
+    steps: int
 
 
 class Outputs(msgspec.Struct, frozen=True, array_like=True):
-    """All outputs of one step. `number` counts the engine's output messages from 1."""
+    """What one step has for one client: outputs of requests, the reply to one call, how full the engine is.
+
+    `number` counts the engine's messages to this client from 1.
+    """
 
     number: int
     engine_index: int
     outputs: list[RequestOutput]
+    utility: UtilityOutput | None = None
+    stats: SchedulerStats | None = None
 
 
 class PhaseReport(msgspec.Struct, frozen=True, tag_field="report", tag="phase"):
@@ -190,8 +294,15 @@ Report = PhaseReport | ReadyReport | FailedReport
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What the launcher says on a lifeline. `fail` names who is to blame; a `stop` needs no reason."""
+    """What the launcher says on a lifeline.
 
-    notice: Literal["stop", "fail"]
+    `fail` names who is to blame. `stop` gives rank 0 `limit` seconds to leave; with `drain` it first finishes what is
+    under way, else it aborts that. `gone`: client `client` has left, and what it owned is to be dropped.
+    """
+
+    notice: Literal["stop", "fail", "gone"]
     culprit: str = ""
     cause: str = ""
+    limit: float | None = None
+    drain: bool = False
+    client: int = 0

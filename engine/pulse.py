@@ -2,7 +2,8 @@
 
 One row of 64-bit counters per rank, written by that rank alone. Nothing is written while the engine is idle, so that an
 idle engine is silent, and reading costs no message: a rank that is stopped or stuck is seen though it cannot answer.
-The same counters repeat the last numbers of `input` and `output`, so that a lost last message is seen too.
+Behind them is one row per client, written by rank 0: the last numbers of the client's `input` and `output`, so that a
+lost last message is seen too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from engine.clock import now
 
 _FIELDS = 8
 _ROW = _FIELDS * 8
-_BEGUN, _ENDED, _BEATS, _AT, _TAKEN, _SENT = range(6)
+_BEGUN, _ENDED, _BEATS, _AT = range(4)
+_TAKEN, _SENT = range(2)
 _NANO = 1_000_000_000
 
 
@@ -24,16 +26,13 @@ class Reading:
     """One rank's row.
 
     `begun` and `ended` count steps, `beats` counts all signs of progress (a step's begin and end, each collective),
-    `at` is the time of the last one in seconds on the monotonic clock (0 before the first). `taken` and `sent` are rank
-    0's numbers of the last message taken from `input` and of the last one sent on `output`.
+    `at` is the time of the last one in seconds on the monotonic clock (0 before the first).
     """
 
     begun: int
     ended: int
     beats: int
     at: float
-    taken: int
-    sent: int
 
     @property
     def busy(self) -> bool:
@@ -41,23 +40,31 @@ class Reading:
         return self.begun > self.ended
 
 
-class Pulse:
-    """A rank's end: it writes its own row."""
+@dataclass(frozen=True, slots=True)
+class LinkReading:
+    """One client's row: rank 0's numbers of the last message taken from its `input` and sent on its `output`."""
 
-    def __init__(self, fd: int, rank: int) -> None:
+    taken: int
+    sent: int
+
+
+class Pulse:
+    """A rank's end of a table for `size` ranks: it writes its own row, and rank 0 those of the clients."""
+
+    def __init__(self, fd: int, rank: int, size: int) -> None:
         self._memory = mmap.mmap(fd, 0)
         os.close(fd)
-        self._row = memoryview(self._memory).cast("Q")[rank * _FIELDS : (rank + 1) * _FIELDS]
+        self._size = size
+        self._table = memoryview(self._memory).cast("Q")
+        self._row = self._table[rank * _FIELDS : (rank + 1) * _FIELDS]
 
-    def begin(self, taken: int = 0) -> None:
-        """A step begins; rank 0 has taken `taken` messages by now."""
-        self._row[_TAKEN] = taken
+    def begin(self) -> None:
+        """A step begins."""
         self._row[_BEGUN] += 1
         self.beat()
 
-    def end(self, sent: int = 0) -> None:
-        """The step is over; rank 0 has sent `sent` messages by now."""
-        self._row[_SENT] = sent
+    def end(self) -> None:
+        """The step is over."""
         self._row[_ENDED] += 1
         self.beat()
 
@@ -66,18 +73,39 @@ class Pulse:
         self._row[_AT] = int(now() * _NANO)
         self._row[_BEATS] += 1
 
+    def link(self, client_index: int, taken: int, sent: int) -> None:
+        """Rank 0: so many messages were taken from that client, and so many sent to it, by now."""
+        row = (self._size + client_index) * _FIELDS
+        self._table[row + _TAKEN] = taken
+        self._table[row + _SENT] = sent
+
 
 class PulseTable:
-    """The launcher's end: all rows, to be read."""
+    """A client's end: the rows of `size` ranks and of `clients` clients, to be read. The first client makes it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, clients: int = 1) -> None:
         self._fd = os.memfd_create("nowedge-engine-pulse", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(self._fd, size * _ROW)
-            self._memory = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+            os.ftruncate(self._fd, (size + clients) * _ROW)
+            self._map(size)
         except BaseException:
             os.close(self._fd)
             raise
+
+    @classmethod
+    def shared(cls, fd: int, size: int) -> PulseTable:
+        """The table that another client made, of which `fd` is a descriptor; it is the table's from now on."""
+        table = cls.__new__(cls)
+        table._fd = fd
+        try:
+            table._map(size)
+        except BaseException:
+            os.close(fd)
+            raise
+        return table
+
+    def _map(self, size: int) -> None:
+        self._memory = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
         self._size = size
 
     def fileno(self) -> int:
@@ -86,8 +114,13 @@ class PulseTable:
 
     def read(self) -> list[Reading]:
         """A reading of every rank, in rank order."""
-        rows = memoryview(bytes(self._memory[: self._size * _ROW])).cast("Q")
+        rows = self._rows(0, self._size)
         return [self._reading(rows[rank * _FIELDS : (rank + 1) * _FIELDS]) for rank in range(self._size)]
+
+    def link(self, client_index: int) -> LinkReading:
+        """A reading of that client's links."""
+        row = self._rows(self._size + client_index, 1)
+        return LinkReading(row[_TAKEN], row[_SENT])
 
     def close(self) -> None:
         """Give the memory back. Safe to call twice."""
@@ -96,5 +129,8 @@ class PulseTable:
             os.close(self._fd)
             self._fd = -1
 
+    def _rows(self, first: int, count: int) -> memoryview:
+        return memoryview(bytes(self._memory[first * _ROW : (first + count) * _ROW])).cast("Q")
+
     def _reading(self, row: memoryview) -> Reading:
-        return Reading(row[_BEGUN], row[_ENDED], row[_BEATS], row[_AT] / _NANO, row[_TAKEN], row[_SENT])
+        return Reading(row[_BEGUN], row[_ENDED], row[_BEATS], row[_AT] / _NANO)

@@ -1,7 +1,8 @@
 """A rank process: start-up, the busy loops of rank 0 and of rank k, and how each leaves.
 
-Order of start: rank 0 binds the relay; all form the group; ranks >= 1 connect to the relay; each loads its shard; all
-join the relay; rank 0 connects to the client; each reports ready. With one rank there is neither group nor relay.
+Order of start: rank 0 says HELLO and is told where the clients are; it binds the relay; all form the group; ranks >= 1
+connect to the relay; each loads its shard; all join the relay; rank 0 connects to the clients and says READY; each
+reports ready. With one rank there is neither group nor relay.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ from engine.endpoints import Endpoints
 from engine.errors import Accused, DeadlineExceeded, ExitCode, LauncherGone, PeerFailed, StopRequested
 from engine.lifeline import Lifeline, Reporter
 from engine.log import role_logger
-from engine.messages import CLIENT_ROLE, FailedReport, PhaseReport, ReadyReport, rank_role
+from engine.messages import CLIENT_ROLE, FailedReport, Init, PhaseReport, ReadyReport, Welcome, rank_role
 from engine.model.llama import Llama
 from engine.parallel.group import TensorGroup
-from engine.ports import Ports
+from engine.ports import Incoming, Ports
 from engine.pulse import Pulse
 from engine.relay.frames import Fail
 from engine.relay.numbered import FOLLOW_MARGIN
+from engine.startup import StartupLink
+from engine.workers import LocalWorkers, RankWorkers, Workers
+
+SHUTTING_DOWN = "the engine is shutting down"
+"""What every request and call is told that a stop ends, or that comes after it."""
 
 
 def rank_main(config: bytes, rank: int, fds: list[int]) -> None:
@@ -63,27 +69,33 @@ class RankProcess:
         self._lifeline = Lifeline(
             fds[0],
             self._reporter,
+            role=self._role,
             startup=self._startup,
             stop_grace=self._config.timeouts.shutdown,
             remove_on_orphan=launch.directory if launch.private else None,
         )
         self._endpoints = Endpoints(launch.directory, launch.private)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._pulse = Pulse(fds[3], rank)
+        self._pulse = Pulse(fds[3], rank, self._config.tp_size)
         self._group = TensorGroup(
             rank, self._roles, self._lifeline, bounded=not self._config.unbounded, beat=self._pulse.beat
         )
         self._agreement = Agreement(self._group, self._config.digest_interval)
         self._control: Control | None = None
         self._relay: relay.Relay | None = None
+        self._startup_link: StartupLink | None = None
         self._ports: Ports | None = None
+        self._workers: Workers = LocalWorkers(self._role)
         self._iterations = 0
 
     def run(self) -> ExitCode:
         """Start, serve, leave. Every way out comes by here."""
         try:
             core = self._start()
-            self._lead(core) if self._rank == 0 else self._follow(core)
+            if self._ports is not None:
+                self._lead(core, self._ports)
+            else:
+                self._follow(core)
             code = ExitCode.STOPPED
         except StopRequested:
             code = ExitCode.STOPPED
@@ -102,30 +114,52 @@ class RankProcess:
             code = self._fail(ExitCode.OWN_FAILURE, self._role, f"{type(error).__name__}: {error}")
         if code is ExitCode.LAUNCHER_GONE:
             self._lifeline.clear_orphaned()
-        self._close(code)
+        try:
+            self._close(code)
+        except Exception:
+            self._log.error("could not close everything", exc_info=True)
         return code
 
     # ---- start ----
 
     def _start(self) -> EngineCore:
+        init = self._hello() if self._rank == 0 else None
         link = self._open_relay() if self._config.tp_size > 1 else None
+        if self._control is not None:
+            self._workers = RankWorkers(self._rank, self._roles, self._control, self._lifeline)
         self._phase("model")
-        core = EngineCore(Llama(self._config.model_config, self._group), self._config, self._launch.epoch)
+        model = Llama(self._config.model_config, self._group)
+        core = EngineCore(model, self._config, self._launch.epoch, self._workers)
         began = now()
         join = relay.JoinReport(0, 0)
         if link is not None:
             self._phase("join")
             join = link.join(self._startup)
         milliseconds = (now() - began) * 1000
-        if self._rank == 0:
+        if init is not None:
             self._phase("connect")
-            self._ports = Ports(self._context, self._launch.engine_index, self._lifeline)
-            self._ports.connect(self._endpoints, self._launch.epoch)
+            self._connect(init)
         self._lifeline.ready()
         self._reporter.send(ReadyReport(join.joined, join.rounds, milliseconds))
-        if self._rank == 0:
+        if self._startup_link is not None:
+            self._startup_link.close()
             self._log.info("ready: %d ranks joined in %d rounds, %.0f ms", join.joined, join.rounds, milliseconds)
         return core
+
+    def _hello(self) -> Init:
+        self._phase("hello")
+        link = self._startup_link = StartupLink(self._context, self._launch, self._lifeline)
+        limit = self._startup.sooner(Deadline.after(self._config.timeouts.handshake))
+        return link.hello(self._endpoints.address("startup"), limit)
+
+    def _connect(self, init: Init) -> None:
+        """Rank 0, when all ranks have joined: to the clients, and word of it to the launcher."""
+        config, launch = self._config, self._launch
+        ports = self._ports = Ports(self._context, launch.engine_index, self._lifeline, config.client_count)
+        longest = config.model_config.max_length
+        ports.connect(init, Welcome(launch.epoch, launch.engine_index, 0, longest, config.num_pages, config.page_size))
+        if self._startup_link is not None:
+            self._startup_link.ready()
 
     def _open_relay(self) -> relay.Relay:
         """Rank 0 binds before the group is formed and the others connect after it, so nobody connects to nothing."""
@@ -171,29 +205,62 @@ class RankProcess:
 
     # ---- service ----
 
-    def _lead(self, core: EngineCore) -> None:
-        """Rank 0: take messages, tell the ranks, step, send. A stop is obeyed between steps only."""
-        ports = self._ports
-        if ports is None:
-            raise RuntimeError("rank 0 has no ports")
-        while True:
-            idle = not core.has_work()
-            try:
+    def _lead(self, core: EngineCore, ports: Ports) -> None:
+        """Rank 0: iterations until the launcher says stop, which is obeyed between them only."""
+        try:
+            while True:
                 self._lifeline.check()
-                raws = ports.take(block=idle)
-            except StopRequested:
-                if self._relay is not None:
-                    self._arm()
-                    self._relay.stop(idle=idle)
-                raise
+                self._iterate(core, ports, block=True)
+        except StopRequested:
+            self._wind_down(core, ports)
+            raise
+
+    def _iterate(self, core: EngineCore, ports: Ports, *, block: bool) -> None:
+        """Take messages, tell the ranks, step, send. If `block`, an idle engine waits for a message."""
+        idle = not core.has_work()
+        taken = self._departures(core, ports)
+        taken += ports.take(block=block and idle and not taken)
+        self._note_links(ports)
+        if idle and not taken:
+            return
+        self._arm()
+        self._pulse.begin()
+        if self._relay is not None:
+            self._relay.lead([incoming.raw for incoming in taken], idle=idle)
+        result = core.step([incoming.message for incoming in taken], ports.late_aborts)
+        self._agree(core)
+        ports.send(result)
+        self._note_links(ports)
+        self._pulse.end()
+
+    def _departures(self, core: EngineCore, ports: Ports) -> list[Incoming]:
+        """What ends the requests of the clients that have left, on all ranks alike."""
+        aborts = []
+        for client_index in self._lifeline.departed():
+            ports.drop(client_index)
+            if request_ids := core.live(client_index):
+                aborts.append(Incoming.abort(request_ids, client_index))
+        return aborts
+
+    def _wind_down(self, core: EngineCore, ports: Ports) -> None:
+        """Rank 0, asked to stop: finish what is under way if there is time for it, answer the rest, take all along."""
+        if self._lifeline.draining:
+            ports.refuse(SHUTTING_DOWN, waiting=False)
+            while (core.has_work() or ports.waiting) and self._lifeline.draining:
+                self._iterate(core, ports, block=False)
+                self._lifeline.check(stop=False)
+        for client_index in self._lifeline.departed():
+            ports.drop(client_index)
+        ports.refuse(SHUTTING_DOWN, waiting=True)
+        idle = not core.has_work()
+        ports.send(core.close(SHUTTING_DOWN))
+        if self._relay is not None:
             self._arm()
-            self._pulse.begin(ports.taken)
-            if self._relay is not None:
-                self._relay.lead(raws, idle=idle)
-            outputs = core.step(raws, ports.late_aborts)
-            self._agree(core)
-            ports.send(outputs)
-            self._pulse.end(ports.sent)
+            self._relay.stop(idle=idle)
+
+    def _note_links(self, ports: Ports) -> None:
+        for client_index, (taken, sent) in enumerate(ports.numbers):
+            self._pulse.link(client_index, taken, sent)
 
     def _follow(self, core: EngineCore) -> None:
         """Rank k: step as rank 0 says."""
@@ -211,7 +278,9 @@ class RankProcess:
     def _arm(self) -> None:
         self._iterations += 1
         margin = 0.0 if self._rank == 0 else FOLLOW_MARGIN
-        self._group.arm(Deadline.after(self._config.step_limit).later_by(margin), f"step {self._iterations}")
+        deadline = Deadline.after(self._config.step_limit).later_by(margin)
+        self._group.arm(deadline, f"step {self._iterations}")
+        self._workers.arm(deadline)
 
     def _agree(self, core: EngineCore) -> None:
         """Before a step's outputs are sent. Nothing is compared with an unbounded relay, as in its report."""
@@ -230,13 +299,13 @@ class RankProcess:
         self._reporter.send(FailedReport(code, culprit, cause, *place, at))
         late = code is ExitCode.DEADLINE and place.begun > 0
         what = Fail(self._rank, culprit, cause, place.begun, at) if late else Fail(self._rank, culprit, cause)
-        with contextlib.suppress(zmq.ZMQError):
+        with contextlib.suppress(Exception):  # whatever fails here must not keep the others from being told
             if self._relay is not None and self._rank == 0:
                 self._relay.fail(what)
-        with contextlib.suppress(zmq.ZMQError):
+        with contextlib.suppress(Exception):
             if self._control is not None and self._rank > 0:
                 self._control.fail(what)
-        with contextlib.suppress(zmq.ZMQError):
+        with contextlib.suppress(Exception):
             if self._ports is not None:
                 self._ports.send_dead()
         return code
@@ -244,11 +313,12 @@ class RankProcess:
     def _close(self, code: ExitCode) -> None:
         """Close all that is held. A failed group is left to the process's end: closing it would wait for its peers."""
         self._lifeline.leave(code)
-        if self._ports is not None:
-            self._ports.close(nobody_reads=self._lifeline.orphaned)
-        for link in (self._relay, self._control):
-            if link is not None:
-                link.close()
-        self._context.destroy(linger=0)
-        if code is ExitCode.STOPPED:
-            self._group.close()
+        with contextlib.ExitStack() as rest:  # in the reverse order; one that fails does not keep the others
+            if code is ExitCode.STOPPED:
+                rest.callback(self._group.close)
+            rest.callback(self._context.destroy, linger=0)
+            for link in (self._control, self._relay, self._startup_link):
+                if link is not None:
+                    rest.callback(link.close)
+            if self._ports is not None:
+                rest.callback(self._ports.close, nobody_reads=self._lifeline.orphaned)

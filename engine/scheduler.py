@@ -5,8 +5,9 @@ depends on time, chance or the order of a set.
 
 Why nothing starves and nothing runs out of memory:
 
-- A request starts only when a seat is free and all the pages that its prompt and `max_tokens` can ever need are free
-  beyond what is promised to the running ones. From then on growing never fails, so nothing is ever put back.
+- A request starts only when a seat is free and all the pages that its prompt and `max_tokens` can ever need, beyond
+  those that it shares, are free beyond what is promised to the running ones. From then on growing never fails, so
+  nothing is ever put back.
 - The waiting request that came first starts first, and nobody overtakes it. Running requests end, so its turn comes;
   with nothing running all pages are free, and a request that needs more than all was refused.
 - Decode tokens come before prompts, and there are never more seats than tokens in a step's budget: every running
@@ -17,13 +18,35 @@ Why nothing starves and nothing runs out of memory:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
 from engine import admission
 from engine.config import EngineConfig
 from engine.errors import SchedulerStalled
 from engine.messages import ErrorKind, FinishReason, Request, RequestOutput
 from engine.pages import PagePool
-from engine.sequence import Chunk, Sequence
+from engine.sequence import Chunk, Key, Sequence
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the scheduler has done so far; accepted requests are finished, aborted or under way.
+
+    `prompt_tokens` were computed, `prefix_cached_tokens` of prompts were found computed, for aborted requests too.
+    """
+
+    accepted: int = 0
+    refused: int = 0
+    finished: int = 0
+    aborted: int = 0
+    prompt_tokens: int = 0
+    prefix_cached_tokens: int = 0
+    generated_tokens: int = 0
+
+    def all(self) -> dict[str, int]:
+        """By name."""
+        return asdict(self)
 
 
 class Scheduler:
@@ -32,52 +55,83 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self.pages = PagePool(config.num_pages, config.page_size)
         self._config = config
-        self._hidden = config.model_config.hidden
         self._budget = config.max_batched_tokens
         self._seats = min(config.max_num_seqs, config.max_batched_tokens)
-        self._live: dict[str, Sequence] = {}
+        self._live: dict[Key, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
+        self._held: list[Sequence] = []
+        self._holding = False
+        self._frozen = False
+        self.counters = Counters()
 
     def has_work(self) -> bool:
-        """Whether requests are under way. If so, the next :meth:`batch` is not empty."""
-        return bool(self._live)
+        """Whether the next :meth:`batch` is not empty."""
+        return self.under_way and not self._frozen
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there are requests besides those that came during a pause."""
+        return bool(self._running or self._waiting)
 
     @property
     def waiting(self) -> int:
-        """Requests that have been accepted and cannot run yet: no seat or too few pages."""
-        return len(self._waiting)
+        """Requests that have been accepted and cannot run yet: no seat, too few pages, or a pause."""
+        return len(self._waiting) + len(self._held)
 
     @property
     def running(self) -> int:
         """Requests that have started and not ended."""
         return len(self._running)
 
-    def add(self, request: Request, seed: int) -> RequestOutput | None:
-        """Accept a request, or return the output that says why not. `seed` is for one that brings none."""
+    def live(self) -> list[Key]:
+        """The requests under way, in the order in which they were accepted."""
+        return list(self._live)
+
+    def add(self, request: Request, seed: int, client_index: int = 0) -> RequestOutput | None:
+        """Accept a client's request, or return the output that says why not. `seed` is for one that brings none."""
         problem = admission.problem(self._config, request)
-        if request.request_id in self._live:
+        if (client_index, request.request_id) in self._live:
             problem = f"request id {request.request_id!r} is already under way"
         if problem is not None:
+            self.counters.refused += 1
             return RequestOutput(request.request_id, [], FinishReason.ERROR, problem, ErrorKind.INVALID)
-        sequence = Sequence.of(request, seed, self._hidden)
-        if not self._startable(sequence) and len(self._waiting) >= self._config.max_waiting:
-            text = f"{len(self._waiting)} requests are waiting already, as many as may (max_waiting)"
+        sequence = Sequence.of(request, seed, client_index)
+        if not self._startable(sequence) and self.waiting >= self._config.max_waiting:
+            self.counters.refused += 1
+            text = f"{self.waiting} requests are waiting already, as many as may (max_waiting)"
             return RequestOutput(request.request_id, [], FinishReason.ERROR, text, ErrorKind.BUSY)
-        self._live[request.request_id] = sequence
-        self._waiting.append(sequence)
-        self._start_waiting()
+        self.counters.accepted += 1
+        self._live[sequence.key] = sequence
+        if self._holding:
+            self._held.append(sequence)
+        else:
+            self._waiting.append(sequence)
+            self._start_waiting()
         return None
 
-    def abort(self, request_ids: list[str]) -> list[RequestOutput]:
-        """End those of the requests that are under way, in the order of the ids. Other ids are ignored."""
+    def abort(self, request_ids: Iterable[str], client_index: int = 0) -> list[RequestOutput]:
+        """End those of the client's requests that are under way, in the order of the ids. Other ids are ignored."""
         ended = []
         for request_id in request_ids:
-            sequence = self._live.get(request_id)
+            sequence = self._live.get((client_index, request_id))
             if sequence is not None:
                 self._end(sequence)
+                self.counters.aborted += 1
                 ended.append(RequestOutput(request_id, [], FinishReason.ABORT))
         return ended
+
+    def hold(self, *, freeze: bool) -> None:
+        """From now on new requests wait aside; with `freeze`, those under way stay where they are, else they go on."""
+        self._holding = True
+        self._frozen = freeze
+
+    def go_on(self) -> None:
+        """Whoever waits aside joins the others; all go on."""
+        self._holding = self._frozen = False
+        self._waiting.extend(self._held)
+        self._held = []
+        self._start_waiting()
 
     def batch(self) -> list[Chunk]:
         """The chunks of the next step: decode tokens first, then prompts, each in the order of starting.
@@ -85,6 +139,8 @@ class Scheduler:
         Their pages are allocated. Raises :class:`SchedulerStalled`, or the :class:`engine.errors.PageError` behind it,
         if requests are under way but none of them can run.
         """
+        if not self.has_work():
+            return []
         budget = self._budget
         chunks = []
         decoding = [sequence for sequence in self._running if sequence.decoding]
@@ -96,19 +152,24 @@ class Scheduler:
             self.pages.grow(sequence.table, sequence.cached + count)
             chunks.append(Chunk(sequence, sequence.cached, count))
             budget -= count
-        if not chunks and self._live:
+        if not chunks:
             self.check_pages()
             raise SchedulerStalled(f"{len(self._waiting)} requests wait, none runs, {self.pages.free} pages are free")
         return chunks
 
     def record(self, chunk: Chunk) -> None:
         """The step has put this chunk into the cache."""
-        chunk.sequence.cached = chunk.end
+        sequence = chunk.sequence
+        if chunk.start < sequence.prompt_length:
+            self.counters.prompt_tokens += chunk.count
+            self.pages.name(sequence.table, self._names(sequence)[: chunk.end // self.pages.page_size])
+        sequence.cached = chunk.end
 
     def append(self, chunk: Chunk, token: int) -> FinishReason | None:
         """The step has drawn this token after a recorded chunk. Why the request ends with it, or None if it goes on."""
         sequence = chunk.sequence
         sequence.tokens.append(token)
+        self.counters.generated_tokens += 1
         if sequence.stops_at(token):
             reason = FinishReason.STOP
         elif len(sequence.tokens) >= sequence.capacity:
@@ -116,6 +177,7 @@ class Scheduler:
         else:
             return None
         self._end(sequence)
+        self.counters.finished += 1
         return reason
 
     def check_pages(self) -> None:
@@ -123,20 +185,33 @@ class Scheduler:
         self.pages.check(sequence.table for sequence in self._running)
 
     def _startable(self, sequence: Sequence) -> bool:
-        return not self._waiting and len(self._running) < self._seats and self.pages.fits(sequence.capacity)
+        if self._holding or self._waiting:
+            return False
+        return len(self._running) < self._seats and self._fits(sequence)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        return self.pages.fits(sequence.capacity, self._sharable(sequence))
+
+    def _names(self, sequence: Sequence) -> list[bytes]:
+        return sequence.page_names(self.pages.page_size) if self._config.prefix_caching else []
+
+    def _sharable(self, sequence: Sequence) -> list[bytes]:
+        """The names of the pages that need not be computed: the last token of the prompt is never in one of them."""
+        return self._names(sequence)[: (sequence.prompt_length - 1) // self.pages.page_size]
 
     def _start_waiting(self) -> None:
         """Start whom seats and pages allow, so that whoever waits afterwards cannot run."""
-        while self._waiting and len(self._running) < self._seats and self.pages.fits(self._waiting[0].capacity):
+        while self._waiting and len(self._running) < self._seats and self._fits(self._waiting[0]):
             sequence = self._waiting.popleft()
-            self.pages.reserve(sequence.table, sequence.capacity)
+            shared = self.pages.reserve(sequence.table, sequence.capacity, self._sharable(sequence))
+            sequence.cached = shared * self.pages.page_size
+            self.counters.prefix_cached_tokens += sequence.cached
             self._running.append(sequence)
 
     def _end(self, sequence: Sequence) -> None:
-        del self._live[sequence.request.request_id]
-        if sequence in self._running:
-            self._running.remove(sequence)
-        else:
-            self._waiting.remove(sequence)
+        del self._live[sequence.key]
+        for place in (self._running, self._waiting, self._held):
+            if sequence in place:
+                place.remove(sequence)
         self.pages.release(sequence.table)
         self._start_waiting()

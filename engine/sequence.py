@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from engine import admission, embeds
 from engine.messages import Request
-from engine.pages import PageTable
+from engine.pages import PageTable, page_names
+
+Key = tuple[int, str]
+"""A request's name: its client's index and the id that this client gave it."""
 
 PLACEHOLDER = 0
 """Stands in the list of tokens where the prompt is an embedding."""
@@ -14,11 +17,12 @@ PLACEHOLDER = 0
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One accepted request: its tokens so far, of which the first `cached` are in the key-value cache.
+    """One accepted request of a client: its tokens so far, of which the first `cached` are in the key-value cache.
 
     `seed` is of 64 bits. `rows` are the prompt's embeddings, (prompt_length, hidden), None for a prompt of tokens.
     """
 
+    client_index: int
     request: Request
     seed: int
     tokens: list[int]
@@ -26,25 +30,40 @@ class Sequence:
     rows: embeds.Rows | None
     table: PageTable
     cached: int = 0
+    _names: list[bytes] | None = None
     _stop_tokens: frozenset[int] | None = None
 
     @classmethod
-    def of(cls, request: Request, seed: int, hidden: int) -> Sequence:
+    def of(cls, request: Request, seed: int, client_index: int) -> Sequence:
         """A request that has passed :func:`engine.admission.problem`; its own seed, if it has one, comes first."""
         length = admission.prompt_length(request)
         return cls(
+            client_index=client_index,
             request=request,
             seed=seed if request.params.seed is None else request.params.seed,
             tokens=[PLACEHOLDER] * length if request.embeds is not None else list(request.prompt_ids),
             prompt_length=length,
-            rows=None if request.embeds is None else embeds.read(request.embeds, hidden),
+            rows=None if request.embeds is None else embeds.read(request.embeds),
             table=PageTable(request.request_id),
         )
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all others under way."""
+        return self.client_index, self.request.request_id
 
     @property
     def capacity(self) -> int:
         """The most tokens that can ever be in the cache for this request."""
         return self.prompt_length + self.request.params.max_tokens
+
+    def page_names(self, page_size: int) -> list[bytes]:
+        """The names of the prompt's full pages; none for embeddings."""
+        # Made when it is about to start: thousands may wait.
+        if self._names is None:
+            prompt = [] if self.rows is not None else self.tokens[: self.prompt_length]
+            self._names = page_names(prompt, page_size)
+        return self._names
 
     def stops_at(self, token: int) -> bool:
         """Whether the request ends with this token."""

@@ -257,8 +257,9 @@ def judge(file: File, json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="The benchmark: throughput, starts or relays.")],
+    name: Annotated[str, typer.Argument(help="The benchmark: throughput, starts, relays or client.")],
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="How often each thing is measured.")] = None,
+    messages: Annotated[int | None, typer.Option("--messages", min=1, help="For client: messages each time.")] = None,
     tp: Annotated[int | None, typer.Option("--tp", help="The number of ranks.")] = None,
     relay: Annotated[list[str] | None, typer.Option("--relay", help="Only this relay strategy; repeatable.")] = None,
     lanes: Lanes = None,
@@ -277,7 +278,14 @@ def bench(
     folder.usable(out)
     with progress.Line() as line:
         options = benches.Options(
-            rounds=rounds, lanes=lanes, tp=tp, relays=tuple(relay or ()), out=out, fresh=fresh, show=line.show
+            rounds=rounds,
+            messages=messages,
+            lanes=lanes,
+            tp=tp,
+            relays=tuple(relay or ()),
+            out=out,
+            fresh=fresh,
+            show=line.show,
         )
         result = chosen.measure(options)
     _print(result if json else benches.table(chosen, result))

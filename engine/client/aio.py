@@ -1,7 +1,11 @@
-"""The asyncio client: everything on one event loop, one receiver task, no timers, no polling.
+"""The asyncio client: everything on one event loop, one receiver task, no polling.
 
 The client may be built before any loop runs; the first call made inside one attaches it there. The receiver task knows
-the inbox, the socket and the latch, and not the client. However it ends, the engine counts as dead from then on.
+the inbox, the socket and the latch, and the client only weakly. However it ends, the engine counts as dead from then
+on.
+
+The task only waits for the socket to be readable; what is there is then taken in one go, without an await between a
+message's receipt and its place in the inbox, so that no cancellation can lose one.
 """
 
 from __future__ import annotations
@@ -9,18 +13,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, cast
 
-import msgspec
 import zmq
 import zmq.asyncio
 
-from engine.client.base import MPClient, Resources
-from engine.config import EngineConfig
-from engine.errors import EngineDeadError
-from engine.launch import ProcessFactory
-from engine.messages import CLIENT_ROLE, ENGINE_CORE_DEAD, Outputs, Request, rank_role
-from engine.monitor import DeathLatch
+from engine.client.base import MPClient
+from engine.client.inbox import LoopInbox
+from engine.client.receiving import Reception
+from engine.client.resources import Resources
+from engine.client.sending import Parcel, Releases, Unreachable
+from engine.errors import EngineDeadError, UtilityTimeout
+from engine.messages import CLIENT_ROLE, Outputs, Request, UtilityOutput, rank_role
 
 CAUSE_LIMIT = 3.0
 """Seconds to wait for the monitor to name the cause once the engine is known to be dead by other means."""
@@ -28,62 +34,32 @@ CAUSE_LIMIT = 3.0
 CLOSE_LIMIT = 2.0
 """Seconds to wait for the event loop to close its sockets when the shutdown runs on another thread."""
 
+SLICE = 128
+"""Messages that are taken in before the loop's other tasks have their turn."""
 
-class Inbox:
-    """Outputs that wait for a reader, and readers that wait for outputs. Belongs to one event loop."""
-
-    def __init__(self, latch: DeathLatch) -> None:
-        self._latch = latch
-        self._outputs: deque[Outputs] = deque()
-        self._readers: deque[asyncio.Future[None]] = deque()
-        self._closed = False
-
-    def put(self, outputs: Outputs) -> None:
-        self._outputs.append(outputs)
-        self._wake_one()
-
-    def close(self) -> None:
-        """No more outputs will come: every reader gets what is left and then the latched error."""
-        self._closed = True
-        while self._readers:
-            self._wake_one()
-
-    async def get(self) -> Outputs:
-        """The next outputs. Raises the latched error once nothing is left."""
-        while not self._outputs:
-            if self._closed:
-                self._latch.check()
-            reader = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            try:
-                await reader
-            except asyncio.CancelledError:
-                if reader in self._readers:
-                    self._readers.remove(reader)
-                elif self._outputs:
-                    self._wake_one()  # the wake-up was this reader's; somebody else must have it
-                raise
-        return self._outputs.popleft()
-
-    def _wake_one(self) -> None:
-        while self._readers:
-            reader = self._readers.popleft()
-            if not reader.done():
-                reader.set_result(None)
-                return
+OutputHook = Callable[["AsyncMPClient", Outputs], Awaitable[None]]
+NotificationHook = Callable[["AsyncMPClient", UtilityOutput], Awaitable[None]]
 
 
 class Attachment:
-    """The client's part that lives on an event loop: inbox and receiver task. Never refers to the client itself."""
+    """The client's part that lives on an event loop: inbox and receiver task. Never keeps the client alive."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, client: AsyncMPClient) -> None:
+        resources: Resources = client._resources
         self._resources = resources
+        self._client = weakref.ref(client)
+        # Looked up on the class, so that the task need not hold an instance.
+        self._hook: OutputHook | None = getattr(type(client), "process_engine_outputs", None)
+        self._notification_hook: NotificationHook | None = getattr(type(client), "process_engine_notification", None)
         self.loop = asyncio.get_running_loop()
-        self.inbox = Inbox(resources.latch)
-        self._output: zmq.asyncio.Socket = resources.output
-        self._readable = True
-        self._pending: asyncio.Future[list[bytes]] | None = None
+        self.inbox = LoopInbox(resources.latch)
+        self._output = cast(zmq.asyncio.Socket, resources.output)
+        self._reception = Reception(resources, self._notified)
         self._buried = asyncio.Event()
+        self._busy: set[asyncio.Task[Any]] = set()
+        self._releases = Releases()
+        self._unsent: set[asyncio.Future[None]] = set()
+        self._held: Outputs | None = None
         self.task = self.loop.create_task(self._receive(), name="engine-receiver")
         self.task.add_done_callback(self._receiver_ended)
         resources.close_sockets = self._close
@@ -91,50 +67,82 @@ class Attachment:
         if resources.watchdog is not None:
             resources.watchdog.suspect_output = self._call_searcher
 
-    async def send(self, frames: list[bytes]) -> None:
-        """Send to the engine. Raises the latched error if the engine cannot be reached."""
+    # ---- sending ----
+
+    async def delivered(self, parcel: Parcel | None) -> None:
+        """Return once the memory on its way is not needed any more. Raises the latched error if it never got there."""
+        if parcel is None or parcel.done:
+            return
+        released = self.loop.create_future()
+        self._unsent.add(released)
+
+        def then() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                self.loop.call_soon_threadsafe(_complete, released)
+
+        self._releases.wait(parcel, then)
         try:
-            await self._resources.input.send_multipart(frames)
-            self._resources.sent()
-        except zmq.ZMQError as error:
-            await self._await_cause()
-            self._die(EngineDeadError(rank_role(0), f"cannot be reached: {error}"))
-            self._resources.latch.check()
+            await released
+        finally:
+            self._unsent.discard(released)
+        self._resources.latch.check()
+        if not self._resources.reachable:
+            await self.unreachable(Unreachable.dropped())
+
+    async def unreachable(self, error: Unreachable) -> None:
+        """The socket does not take what is sent: raises the engine's death, with its cause if that is known soon."""
+        await self._await_cause()
+        self._resources.die(error)
+        self._resources.latch.check()
 
     # ---- receiving ----
 
     async def _receive(self) -> None:
-        """The receiver: until the engine dies, a frame cannot be understood, or somebody cancels it."""
-        while self._readable:
-            pending = self._pending = asyncio.ensure_future(self._output.recv_multipart())
-            frames = await pending
-            self._pending = None
-            if frames == [ENGINE_CORE_DEAD]:
-                self._readable = False
-                await self._await_cause()
-                self._die(EngineDeadError(rank_role(0), "it sent its dead frame"))
-            else:
-                self._take(frames)
+        """The receiver: until the engine dies, a message cannot be understood, or somebody cancels it."""
+        while not self._reception.over:
+            await self._output.poll()
+            for taken, batch in enumerate(self._batches(), 1):
+                if self._hook is None:
+                    self.inbox.put(batch)
+                else:
+                    await self._deliver(batch)
+                if self._client() is None:
+                    return
+                if taken == SLICE:
+                    await asyncio.sleep(0)
+                    break
+        # The dead frame, or an error that is latched by now: the cause is the monitor's to tell.
+        await self._await_cause()
+        self._resources.die(EngineDeadError(rank_role(0), "it sent its dead frame"))
 
-    def _take(self, frames: list[bytes]) -> None:
-        problem = ""
+    def _batches(self) -> Iterator[Outputs]:
+        """The batches for the readers among the messages that are there, each received when it is asked for."""
+        arrived = self._resources.drain_output()
+        while not self._reception.over and (frames := next(arrived, None)) is not None:
+            if (batch := self._reception.take(frames)) is not None:
+                yield batch
+
+    async def _deliver(self, batch: Outputs) -> None:
+        """Into the inbox, whatever the hook does: a batch that was received is never lost."""
+        client = self._client()
+        self._held = batch
         try:
-            outputs = msgspec.msgpack.decode(frames[0], type=Outputs)
-        except msgspec.MsgspecError as error:
-            problem = f"sent an output frame that cannot be read: {error}"
-        else:
-            received = self._resources.traffic.received
-            expected = received + 1
-            if len(frames) != 1:
-                problem = f"sent output {outputs.number} in {len(frames)} frames, expected 1"
-            elif outputs.number != expected:
-                problem = f"sent output {outputs.number} after {received}, expected {expected}"
-        if problem:
-            self._readable = False
-            self._die(EngineDeadError(rank_role(0), problem))
-        else:
-            self._resources.received(outputs)
-            self.inbox.put(outputs)
+            if self._hook is not None and client is not None:
+                await self._hook(client, batch)
+        finally:
+            self._put_held()
+
+    def _put_held(self) -> None:
+        if self._held is not None:
+            self.inbox.put(self._held)
+            self._held = None
+
+    def _notified(self, notification: UtilityOutput) -> None:
+        client = self._client()
+        if self._notification_hook is not None and client is not None:
+            task = asyncio.ensure_future(self._notification_hook(client, notification))
+            self._busy.add(task)
+            task.add_done_callback(self._busy.discard)
 
     def _call_searcher(self, number: int) -> None:
         """The watchdog calls this from its thread: message `number` was sent, where is it?"""
@@ -143,15 +151,14 @@ class Attachment:
 
     def _search(self, number: int) -> None:
         """On the loop, which may have been blocked: what is there is taken; what is not there by now is lost."""
-        if self._pending is not None and self._pending.done():
-            self.loop.call_soon(self._search, number)
-            return
-        if self._resources.released or not self._readable:
+        if self._resources.released or self._reception.over:
             return
         self._take_the_rest()
         received = self._resources.traffic.received
-        if self._readable and received < number:
-            self._die(EngineDeadError(rank_role(0), f"sent output {number}, and only {received} have arrived"))
+        if not self._reception.over and received < number:
+            self._resources.die(
+                EngineDeadError(rank_role(0), f"sent output {number}, and only {received} have arrived")
+            )
 
     async def _await_cause(self) -> None:
         """Wait, within a bound, until the monitor has latched the cause."""
@@ -161,15 +168,11 @@ class Attachment:
 
     # ---- death ----
 
-    def _die(self, error: EngineDeadError) -> None:
-        """Latch an error that was found on this side, and let the monitor take the ranks down."""
-        if self._resources.latch.set(error) and self._resources.monitor is not None:
-            self._resources.monitor.wake()
-
     def _receiver_ended(self, task: asyncio.Task[None]) -> None:
-        self._pending = None
+        if self._client() is None and not task.cancelled() and task.exception() is None:
+            return  # the client was collected, and is being released
         how = "was cancelled" if task.cancelled() else f"ended: {task.exception() or 'no reason'}"
-        self._die(EngineDeadError(CLIENT_ROLE, f"the receiver task {how}"))
+        self._resources.die(EngineDeadError(CLIENT_ROLE, f"the receiver task {how}"))
 
     def _call_undertaker(self) -> None:
         """The latch calls this once, from whatever thread found the death."""
@@ -177,22 +180,22 @@ class Attachment:
             self.loop.call_soon_threadsafe(self._bury)
 
     def _bury(self) -> None:
-        """On the loop: what had arrived before goes to the readers, then every one of them gets the error."""
-        if self._pending is not None and self._pending.done():
-            self.loop.call_soon(self._bury)  # the receiver holds a frame; it comes first
-            return
-        if not self._resources.released:
-            self._take_the_rest()
-        self._readable = False
+        """On the loop: what had arrived before goes to the readers, then every waiter gets the error."""
+        self._take_the_rest()
+        self._reception.over = True
         self._buried.set()
         self.task.cancel()
+        for released in self._unsent:
+            _complete(released)
+        error = self._resources.latch.error
+        if error is not None:
+            self._resources.calls.fail(error)
         self.inbox.close()
 
     def _take_the_rest(self) -> None:
-        for frames in self._resources.drain_output():
-            if not self._readable or frames == [ENGINE_CORE_DEAD]:
-                return
-            self._take(frames)
+        self._put_held()
+        for batch in self._batches():
+            self.inbox.put(batch)
 
     # ---- release ----
 
@@ -211,12 +214,25 @@ class Attachment:
             self._close_here()
             closed.set()
 
-        self.loop.call_soon_threadsafe(close)
-        closed.wait(CLOSE_LIMIT)
+        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            self.loop.call_soon_threadsafe(close)
+            # A loop that is blocked for longer closes them itself, when it comes to it.
+            if closed.wait(CLOSE_LIMIT) or self.loop.is_running():
+                return
+        self._close_here()
 
     def _close_here(self) -> None:
-        self._bury()
+        if self.loop.is_closed():
+            self._reception.over = True  # nobody waits on it any more, and its futures cannot be settled
+        else:
+            self._bury()
         self._resources.close_unattached()
+        self._releases.close()
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class AsyncMPClient(MPClient):
@@ -225,50 +241,73 @@ class AsyncMPClient(MPClient):
     Build it anywhere (the constructor blocks until the engine is ready); use it inside one event loop. Once the engine
     is dead every call but :meth:`abort_requests_async` raises the same :class:`EngineDeadError`, after
     :meth:`get_output_async` has delivered what had arrived before.
+
+    A subclass may define two coroutines: ``process_engine_outputs(outputs)`` runs for each batch before a reader gets
+    it, ``process_engine_notification(output)`` for what an engine says under the reserved call id.
     """
 
-    def __init__(self, config: EngineConfig, factory: ProcessFactory | None = None) -> None:
-        self._attachment: Attachment | None = None
-        super().__init__(config, factory)
+    _attachment: Attachment | None = None
+
+    async def add_request_async(self, request: Request) -> None:
+        attachment = self._attach()
+        try:
+            parcel = self._outbox.add(request)
+        except Unreachable as error:
+            await attachment.unreachable(error)
+            return
+        await attachment.delivered(parcel)
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        if not request_ids or self.dead is not None:
+            return
+        self._attach()
+        with contextlib.suppress(EngineDeadError):
+            self._outbox.abort(request_ids)
+
+    async def call_utility_async(self, method: str, *args: Any, timeout: float | None = None) -> Any:
+        attachment = self._attach()
+        calls = self._resources.calls
+        future: asyncio.Future[Any] = attachment.loop.create_future()
+        call_id = calls.enter(method, future)
+        try:
+            try:
+                parcel = self._outbox.call(call_id, method, args)
+            except Unreachable as error:
+                await attachment.unreachable(error)
+                raise
+            async with asyncio.timeout(timeout):
+                await attachment.delivered(parcel)
+                return await future
+        except TimeoutError as error:
+            raise UtilityTimeout(method, f"no reply to {method} came within {timeout:g} s") from error
+        except EngineDeadError:
+            self._resources.latch.check_open()
+            raise
+        finally:
+            calls.leave(call_id)
+            if future.done() and not future.cancelled():
+                future.exception()  # asked for, so that an error which somebody else has told is not told again
+
+    async def get_output_async(self) -> Outputs:
+        return await self._attach().inbox.get()
+
+    def _context(self) -> zmq.asyncio.Context:
+        return zmq.asyncio.Context()
+
+    def _begin(self, resources: Resources, start: Callable[[], None]) -> None:
+        super()._begin(resources, start)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return  # no loop runs yet: the first call attaches
         self._attach()
 
-    async def add_request_async(self, request: Request) -> None:
-        """Send a request.
-
-        Raises :class:`EngineDeadError` if the engine is dead, :class:`EngineBusyError` if as many requests are under
-        way as it may hold, :class:`EngineGenerateError` for a request that cannot be sent.
-        """
-        attachment = self._attach()
-        self._resources.latch.check()
-        frames = self._add_frames(request)
-        self._resources.owed.add(request.request_id)
-        await attachment.send(frames)
-
-    async def abort_requests_async(self, request_ids: list[str]) -> None:
-        """Ask for the end of requests. Unknown ids are ignored; so is everything once the engine is dead."""
-        if not request_ids or self.dead is not None:
-            return
-        attachment = self._attach()
-        with contextlib.suppress(EngineDeadError):
-            await attachment.send(self._abort_frames(request_ids))
-
-    async def get_output_async(self) -> Outputs:
-        """The next outputs, in the order in which the engine sent them."""
-        return await self._attach().inbox.get()
-
-    def _context(self) -> zmq.asyncio.Context:
-        return zmq.asyncio.Context()
-
     def _attach(self) -> Attachment:
         """The part that lives on the running loop, made by the first call."""
         if self._attachment is None:
             if self._resources.released:
                 self._resources.latch.check()
-            self._attachment = Attachment(self._resources)
+            self._attachment = Attachment(self)
         elif self._attachment.loop is not asyncio.get_running_loop():
             self._resources.latch.check()
             raise RuntimeError("the client is in use on another event loop")

@@ -7,7 +7,7 @@ side by side; attention alone is computed request by request. Collectives of one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn import functional
@@ -41,6 +41,11 @@ class Layer:
         self.up = ColumnLinear(config, group, f"{name}.up")
         self.down = RowLinear(config, group, f"{name}.down")
 
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors of the layer."""
+        inner = (self.query, self.key, self.value, self.attention_out, self.gate, self.up, self.down)
+        return [self.attention_norm, self.ffn_norm, *(linear.weight for linear in inner)]
+
     def forward(self, rows: torch.Tensor, rope: Rope, layout: Layout, cache: KVCache) -> torch.Tensor:
         """(rows, hidden) to (rows, hidden)."""
         rows = rows + self._attend(rms_norm(rows, self.attention_norm, self.config.norm_eps), rope, layout, cache)
@@ -63,11 +68,27 @@ class Llama:
         self.config = config
         self.group = group
         self.dtype: torch.dtype = getattr(torch, config.dtype)
+        self.rope = rope_table(config)
+        self.load()
+
+    def load(self) -> None:
+        """Make the weights, which are the same every time."""
+        config, group = self.config, self.group
         self.embedding = VocabEmbedding(config, group, "embedding")
         self.layers = [Layer(config, group, index) for index in range(config.layers)]
         self.norm = weights.full(config, "norm")
         self.head = VocabHead(config, group, "head")
-        self.rope = rope_table(config)
+
+    def unload(self) -> None:
+        """Give back the memory of the weights. Nothing can be computed until they are loaded again."""
+        del self.embedding, self.layers, self.norm, self.head
+        weights.forget()
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All tensors of a shard that is loaded."""
+        yield from (self.embedding.weight, self.norm, self.head.weight)
+        for layer in self.layers:
+            yield from layer.tensors()
 
     def new_cache(self, pages: int, page_size: int) -> KVCache:
         """An empty cache for this rank's heads."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.messages import SamplingParams, TokenLogprobs
+from engine.codec import Array
+from engine.messages import Logprobs, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,14 @@ class Draw:
     position: int
 
 
-def derived_seed(epoch: int, number: int) -> int:
-    """The seed, 64 bits, of a request that brings none: from the run's epoch and the number of its ADD message.
+def derived_seed(epoch: int, number: int, client_index: int = 0) -> int:
+    """The seed, 64 bits, of a request that brings none: from the run's epoch, the number of its ADD message and whose
+    message it is.
 
-    Every rank knows both, so all agree without a word.
+    Every rank knows all three, so all agree without a word.
     """
-    return _hash(epoch, number)
+    # Message numbers begin at 1 and grow; a client's index is put at the other end, so the two never meet.
+    return _hash(_hash(epoch, -client_index) if client_index else epoch, number)
 
 
 def uniform(seed: int, position: int) -> float:
@@ -70,14 +73,11 @@ def probabilities(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     return torch.zeros_like(shares).index_copy_(0, ids, ordered / ordered.sum())
 
 
-def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprobs:
+def token_logprobs(logits: torch.Tensor, token: int, count: int) -> Logprobs:
     """Natural log-probabilities of one row of raw logits (vocab,): the token's, and the `count` likeliest."""
     logs = logits.double().log_softmax(-1)
-    top: list[tuple[int, float]] = []
-    if count > 0:
-        values, ids = logs.sort(descending=True, stable=True)
-        top = list(zip(ids[:count].tolist(), values[:count].tolist(), strict=True))
-    return TokenLogprobs(float(logs[token]), top)
+    values, ids = logs.sort(descending=True, stable=True) if count else (logs, logs.long())
+    return Logprobs(Array.of(logs[token, None]), Array.of(ids[None, :count]), Array.of(values[None, :count]))
 
 
 def _drawn(shares: torch.Tensor, number: float) -> int:

@@ -48,6 +48,11 @@ def full(config: ModelConfig, name: str) -> torch.Tensor:
     return values if name == "embedding" else values / shape[1] ** 0.5
 
 
+def forget() -> None:
+    """Keep no tensor any longer; whoever asks again gets the same values."""
+    full.cache_clear()
+
+
 def shard(config: ModelConfig, name: str, dim: int, rank: int, size: int) -> torch.Tensor:
     """This rank's slice of the tensor `name` along `dim`."""
     return full(config, name).chunk(size, dim)[rank].contiguous()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -51,6 +52,11 @@ class TensorGroup:
         self._count = 0
         self._began_at = 0.0
         self._inside = False
+
+    @classmethod
+    def alone(cls, role: str) -> TensorGroup:
+        """A group of one. It never waits, so it has no use for a lifeline."""
+        return cls(0, [role], cast(Lifeline, None), bounded=True)
 
     def form(self, store: str) -> None:
         """Meet the other ranks through the file `store`. The lifeline thread is what bounds this native wait."""

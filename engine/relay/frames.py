@@ -5,7 +5,7 @@ frame), version, kind, epoch (64 bits, random per run), sequence number (64 bits
 before it and the payload. The payload is msgpack.
 
 Numbering on `relay`: either HELLO counts rounds from 1 and DONE follows the last hello by one, or there is one GO with
-number 0; STEP, FAIL and STOP then count from 1. On `control` (JOIN, FAIL) every sender counts from 1.
+number 0; STEP, FAIL and STOP then count from 1. On `control` (JOIN, FAIL, RESULT) every sender counts from 1.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class FrameKind(enum.IntEnum):
     STOP = 5
     GO = 6
     JOIN = 7
+    RESULT = 8
 
 
 PayloadT = TypeVar("PayloadT", bound=msgspec.Struct)
@@ -106,6 +107,18 @@ class Fail(msgspec.Struct, frozen=True, array_like=True):
         if late or self.culprit == role:
             return Accused(f"accused by rank {self.rank}: {self.cause}")
         return PeerFailed(self.culprit, self.cause)
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of RESULT: what a rank's part of a collective call came to.
+
+    `call` counts the engine's collective calls from 1. `content` is the encoded value; `failure` is why there is none.
+    """
+
+    rank: int
+    call: int
+    failure: str | None
+    content: bytes
 
 
 class Frame(msgspec.Struct, frozen=True):

@@ -80,7 +80,13 @@ class HandshakeRelay(PublishedRelay):
         while True:
             rounds += 1
             failure = self._hear_or_say_hello(deadline)
-            outcome = self._round(rounds, deadline, failure)
+            try:
+                outcome = self._round(rounds, deadline, failure)
+            except PeerFailed:
+                # Rank 0 leaves in the middle of a round when `control` tells it to; it has said why.
+                while self._seat.rank > 0 and readable(self.socket):
+                    self._receive()
+                raise
             if outcome.broken or outcome.expired:
                 raise failure or self._verdict(outcome, rounds, now() - began)
             deadline = outcome.deadline

@@ -17,18 +17,19 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NAMES = ("throughput", "starts", "relays")
+NAMES = ("throughput", "starts", "relays", "client")
 
 
 class Options(Struct, frozen=True):
     """How to measure. What is None is the benchmark's own default.
 
-    ``rounds`` is how often; ``lanes`` how many plans run at the same time; ``tp`` and ``relays`` what to measure;
-    ``out`` where a benchmark that can be resumed keeps what it has measured, ``fresh`` begins anew; ``show`` displays a
-    line of progress.
+    ``rounds`` is how often; ``messages`` how many are carried each time; ``lanes`` how many plans run at the same time;
+    ``tp`` and ``relays`` what to measure; ``out`` where a benchmark that can be resumed keeps what it has measured,
+    ``fresh`` begins anew; ``show`` displays a line of progress.
     """
 
     rounds: int | None = None
+    messages: int | None = None
     lanes: int | None = None
     tp: int | None = None
     relays: tuple[str, ...] = ()

@@ -287,5 +287,6 @@ def install() -> None:
     for name, wrapper in _PLAIN.items():
         setattr(zmq.Socket, name, _outermost(name, wrapper, getattr(zmq.Socket, name)))
     setattr(zmq.Poller, "poll", _outermost("poll", _poll_many, zmq.Poller.poll))  # noqa: B010
-    for name in ("recv", "recv_multipart", "send", "send_multipart"):
-        setattr(zmq.asyncio.Socket, name, _pending(getattr(zmq.asyncio.Socket, name), name.split("_")[0]))
+    for name in ("recv", "recv_multipart", "poll", "send", "send_multipart"):
+        call = "recv" if name == "poll" else name.split("_")[0]  # polled is what will be received
+        setattr(zmq.asyncio.Socket, name, _pending(getattr(zmq.asyncio.Socket, name), call))

@@ -13,7 +13,7 @@ import msgspec
 from engine import relay as relays
 from engine.config import PROFILES, EngineConfig, Timeouts
 from engine.errors import ConfigError, ExitCode
-from engine.messages import ENGINE_CORE_DEAD, MessageType
+from engine.messages import ENGINE_CORE_DEAD, EngineReady, Hello, Init, MessageType
 from engine.model.config import MODELS
 from engine.relay import frames as relay_frames
 from engine.relay.pushpull import PushPullRelay
@@ -24,7 +24,8 @@ from harness.proxy.records import Kind
 from harness.targets import Patience
 
 _UNKNOWN = Kind("?")
-_FRAMES = {"relay": ("join", "hello", "done", "go", "step", "fail", "stop"), "control": ("join", "fail")}
+_STARTUP: dict[type[msgspec.Struct], str] = {Hello: "hello", Init: "init", EngineReady: "ready"}
+_FRAMES = {"relay": ("join", "hello", "done", "go", "step", "fail", "stop"), "control": ("join", "fail", "result")}
 _BOUND = {"dp0.rank0": tuple(_FRAMES), "client": ("input", "output")}
 
 _ELSEWHERE = {
@@ -123,10 +124,12 @@ class Engine:
     def classify(self, link: str, direction: str, frames: Sequence[bytes]) -> Kind:
         if link in ("relay", "control"):
             return _relay_kind(frames[-1]) if frames else _UNKNOWN
-        if link == "input":
+        if link.partition(".")[0] == "input":
             return _input_kind(frames)
         if link.partition(".")[0] == "output":
             return Kind("dead") if list(frames) == [ENGINE_CORE_DEAD] else Kind("outputs", _first_number(frames[0]))
+        if link == "startup":
+            return _startup_kind(frames)
         return _UNKNOWN
 
     def frame(self, link: str, name: str, plan: Plan) -> str:
@@ -217,7 +220,18 @@ def _check_config(options: EngineOptions) -> None:
 _NUMBERED_RELAY = re.compile(r"^relay\.\d+$")
 _CHECKSUM_BYTES = 4
 _RELAY_KINDS = {kind.value: kind.name.lower() for kind in relay_frames.FrameKind}
-_RAW_KINDS = {MessageType.ADD: "step", MessageType.ABORT: "step", MessageType.STOP: "stop"}
+_RAW_KINDS = {
+    MessageType.ADD: "step",
+    MessageType.ABORT: "step",
+    MessageType.UTILITY: "step",
+    MessageType.STOP: "stop",
+}
+_INPUT_KINDS = {
+    MessageType.ADD.value: "add",
+    MessageType.ABORT.value: "abort",
+    MessageType.UTILITY.value: "utility",
+}
+_STARTUP_KINDS = {record.__struct_config__.tag: kind for record, kind in _STARTUP.items()}
 
 
 def _has_own_connections(relay: str) -> bool:
@@ -247,11 +261,18 @@ def _relay_kind(frame: bytes) -> Kind:
 
 
 def _input_kind(frames: Sequence[bytes]) -> Kind:
-    kinds = {MessageType.ADD.value: "add", MessageType.ABORT.value: "abort"}
-    for frame in frames[:2]:
-        if frame in kinds:
-            return Kind(kinds[frame], _first_number(frames[-1]))
-    return Kind("hello") if frames else _UNKNOWN
+    for index, frame in enumerate(frames[:2]):
+        if frame in _INPUT_KINDS and len(frames) > index + 1:
+            return Kind(_INPUT_KINDS[frame], _first_number(frames[index + 1]))
+    return Kind("welcome") if frames else _UNKNOWN
+
+
+def _startup_kind(frames: Sequence[bytes]) -> Kind:
+    try:
+        tag = msgspec.msgpack.decode(frames[-1])[0] if frames else None
+    except (msgspec.MsgspecError, IndexError, TypeError):
+        return _UNKNOWN
+    return Kind(_STARTUP_KINDS.get(tag, "?") if isinstance(tag, int) else "?")
 
 
 def _first_number(body: bytes) -> int | None:

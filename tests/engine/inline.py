@@ -2,51 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import torch
 
+from engine.codec import Encoder
 from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.lifeline import Lifeline
-from engine.messages import Abort, Add, MessageType, Request, RequestOutput
+from engine.core import EngineCore, StepResult
+from engine.messages import Abort, Add, MessageType, Request, RequestOutput, Utility, UtilityOutput
 from engine.model.cache import KVCache
 from engine.model.config import TINY
 from engine.model.llama import Llama
 from engine.parallel.group import TensorGroup
-from engine.sequence import Chunk
+from engine.sequence import Chunk, Key
 
 EPOCH = 2**63 + 5
 
 
 class Inline:
-    """One core: messages are numbered and kept until the next step; outputs are collected by request."""
+    """One core: messages are numbered and kept until the next step; outputs and replies are collected.
+
+    Outputs are those of client 0 by request, replies are by client index and call id.
+    """
 
     def __init__(self, model: Llama, epoch: int = EPOCH, **changes: Any) -> None:
         self.config = EngineConfig(**changes)
         self.core = EngineCore(model, self.config, epoch)
         self.outputs: dict[str, list[RequestOutput]] = {}
+        self.replies: dict[tuple[int, int], list[UtilityOutput]] = {}
         self.steps = 0
-        self._messages = 0
+        self._numbers: dict[int, int] = {}
+        self._calls = 0
         self._pending: list[bytes] = []
 
-    def add(self, request: Request) -> None:
-        self._messages += 1
-        self._pending.append(MessageType.ADD.value + msgspec.msgpack.encode(Add(self._messages, request)))
+    def add(self, request: Request, client: int = 0) -> None:
+        self._send(MessageType.ADD, Add(self._next(client), request, client))
 
-    def abort(self, *request_ids: str) -> None:
-        self._messages += 1
-        self._pending.append(MessageType.ABORT.value + msgspec.msgpack.encode(Abort(self._messages, list(request_ids))))
+    def abort(self, *request_ids: str, client: int = 0) -> None:
+        self._send(MessageType.ABORT, Abort(self._next(client), list(request_ids), client))
 
-    def step(self, late_aborts: Callable[[], frozenset[str]] = frozenset) -> list[RequestOutput]:
+    def call(self, method: str, *args: Any, client: int = 0) -> int:
+        """The call's id."""
+        self._calls += 1
+        self._send(MessageType.UTILITY, Utility(self._next(client), client, self._calls, method, list(args)))
+        return self._calls
+
+    def step(self, late_aborts: Callable[[], frozenset[Key]] = frozenset) -> list[RequestOutput]:
+        """The outputs of client 0."""
+        return self.whole_step(late_aborts).outputs.get(0, [])
+
+    def whole_step(self, late_aborts: Callable[[], frozenset[Key]] = frozenset) -> StepResult:
         raws, self._pending = self._pending, []
         self.steps += 1
-        outputs = self.core.step(raws, late_aborts)
-        for output in outputs:
+        result = self.core.step(raws, late_aborts)
+        for output in result.outputs.get(0, []):
             self.outputs.setdefault(output.request_id, []).append(output)
-        return outputs
+        for client, reply in result.replies:
+            self.replies.setdefault((client, reply.call_id), []).append(reply)
+        return result
 
     def drain(self, most: int = 10_000) -> int:
         """Step until nothing is under way; returns how many steps it took, fails after `most`."""
@@ -56,13 +71,21 @@ class Inline:
             self.step()
         raise RuntimeError(f"requests are still under way after {most} steps")
 
+    def _next(self, client: int) -> int:
+        self._numbers[client] = self._numbers.get(client, 0) + 1
+        return self._numbers[client]
+
+    def _send(self, kind: MessageType, record: Add | Abort | Utility) -> None:
+        (body,) = Encoder(None).encode(record)
+        self._pending.append(kind.value + body)
+
     def tokens(self, request_id: str) -> list[int]:
         return [token for output in self.outputs[request_id] for token in output.token_ids]
 
 
 def whole_model() -> Llama:
-    """The tiny model on one rank. A group of one never waits, so it has no use for a lifeline."""
-    return Llama(TINY, TensorGroup(0, ["dp0.rank0"], cast(Lifeline, None), bounded=True))
+    """The tiny model on one rank."""
+    return Llama(TINY, TensorGroup.alone("dp0.rank0"))
 
 
 class PageModel(Llama):
@@ -75,7 +98,17 @@ class PageModel(Llama):
 
     def new_cache(self, pages: int, page_size: int) -> KVCache:
         self._page_size = page_size
-        return cast(KVCache, None)
+        self._held = {}
+        return cast(KVCache, SimpleNamespace(buffer=torch.empty(pages, page_size)))
+
+    def load(self) -> None:
+        """There are no weights."""
+
+    def unload(self) -> None:
+        """There are no weights."""
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        return iter(())
 
     def forward(self, chunks: Sequence[Chunk], cache: KVCache) -> torch.Tensor:
         for chunk in chunks:

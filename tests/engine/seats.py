@@ -55,7 +55,9 @@ class Place:
         read, write = os.pipe()
         self._pipes += [read, write]
         never = Deadline.never()
-        return QuietLifeline(read, Reporter(write), startup=never, stop_grace=1.0, remove_on_orphan=None)
+        return QuietLifeline(
+            read, Reporter(write), role="dp0.rank0", startup=never, stop_grace=1.0, remove_on_orphan=None
+        )
 
     def address(self, link: str) -> str:
         return f"ipc://{self._folder}/{link}"

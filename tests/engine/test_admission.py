@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import ErrorKind, FinishReason, PromptEmbeds, Request, SamplingParams
+from engine.codec import ITEM_SIZES, Array
+from engine.messages import ErrorKind, FinishReason, Request, SamplingParams
 from tests.engine.inline import Inline, PageModel, page_tokens
 
 ROW = np.ones((2, 96))
 
 
-def embeds(rows: int = 2, dtype: str = "float64", data: bytes = ROW.astype("<f8").tobytes()) -> PromptEmbeds:
-    return PromptEmbeds(rows, dtype, data)
+def embeds(*shape: int, dtype: str = "float64", data: bytes = ROW.astype("<f8").tobytes()) -> Array:
+    return Array(dtype, shape or (2, 96), data)
 
 
 def bad(**changes: Any) -> SamplingParams:
@@ -50,15 +51,13 @@ BRAIN_NAN = np.full(192, 0x7FC0, dtype="<u2").tobytes()
         (Request("a", [1], bad(logprobs=-1)), "logprobs is -1, expected 0 to 384"),
         (Request("a", [1], bad(logprobs=385)), "logprobs is 385"),
         (Request("a", [1], bad(), embeds()), "both token ids and embeds"),
-        (Request("a", [], bad(), embeds(rows=0, data=b"")), "the prompt is empty"),
-        (Request("a", [], bad(), embeds(rows=-2)), "the prompt is empty"),
-        (
-            Request("a", [], bad(), embeds(rows=3)),
-            "1536 bytes, expected 2304 (3 rows of the hidden size 96 in float64)",
-        ),
-        (Request("a", [], bad(), embeds(dtype="float32")), "1536 bytes, expected 768"),
-        (Request("a", [], bad(), embeds(dtype="int8")), "embeds are of type 'int8', expected one of float64, float32"),
-        (Request("a", [], bad(), embeds(rows=2**40)), "exceed the model's length"),
+        (Request("a", [], bad(), embeds(0, 96, data=b"")), "the prompt is empty"),
+        (Request("a", [], bad(), Array("float64", (), bytes(8))), "the prompt is empty"),
+        (Request("a", [], bad(), embeds(3, 64)), "embeds are of shape [3, 64], expected rows of the hidden size 96"),
+        (Request("a", [], bad(), embeds(192)), "embeds are of shape [192], expected rows"),
+        (Request("a", [], bad(), embeds(2, 96, 1)), "embeds are of shape [2, 96, 1], expected rows"),
+        (Request("a", [], bad(), embeds(2, 768, dtype="int8")), "embeds are of type int8, expected one of float64, "),
+        (Request("a", [], bad(), embeds(2**40, 0, data=b"")), "exceed the model's length"),
         (Request("a", [], bad(), embeds(data=(ROW * math.nan).tobytes())), "not finite in the model's float64"),
         (Request("a", [], bad(), embeds(dtype="float16", data=HALF_INFINITE)), "not finite"),
         (Request("a", [], bad(), embeds(dtype="bfloat16", data=BRAIN_NAN)), "not finite"),
@@ -122,10 +121,9 @@ REQUESTS = st.builds(
     ),
     st.none()
     | st.builds(
-        PromptEmbeds,
-        st.integers(-1, 2) | INTEGERS,
-        st.sampled_from(["float64", "float32", "float16", "bfloat16", "complex64", ""]),
-        st.sampled_from([b"", b"x", bytes(192), bytes(384), bytes(768), bytes(1536)]),
+        lambda dtype, shape: Array(dtype, shape, bytes(math.prod(shape) * ITEM_SIZES[dtype])),
+        st.sampled_from(sorted(ITEM_SIZES)),
+        st.lists(st.sampled_from([0, 1, 2, 96]), max_size=3),
     ),
 )
 

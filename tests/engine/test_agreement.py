@@ -39,7 +39,7 @@ def differs(victim: str) -> wires.Before:
         if role == victim:
 
             def digest(self: EngineCore) -> int:
-                return self._digest.value ^ (self._steps >= 3) << 63
+                return self._digest.value ^ (self.steps >= 3) << 63
 
             replace(EngineCore, "digest", property(digest))
 

@@ -14,10 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.codec import Array
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError
 from engine.llm import AsyncLLM
-from engine.messages import FinishReason, PromptEmbeds, Request, RequestOutput, SamplingParams
+from engine.messages import FinishReason, Request, RequestOutput, SamplingParams
 from engine.model import reference
 from engine.model.llama import Llama
 from engine.pages import PagePool, PageTable
@@ -25,7 +26,15 @@ from tests.engine.forks import ForkFactory, config_for, replace
 from tests.engine.inline import Inline, whole_model
 
 LONGEST = 10
-PROMPTS = ([7], list(b"hello"), [0, 383, 256, 1], list(range(40, 57)), list(range(100, 141)), [5] * 64)
+PROMPTS = (
+    [7],
+    list(b"hello"),
+    [0, 383, 256, 1],
+    list(range(40, 57)),
+    list(range(100, 141)),
+    [5] * 64,
+    [*range(100, 130), 1, 2],  # begins as one before, so that its first pages are shared
+)
 GREEDY = SamplingParams(LONGEST)
 DRAWS = (GREEDY, GREEDY, SamplingParams(LONGEST, 1.5, seed=7), SamplingParams(LONGEST, 0.8, 20, 0.9, seed=2**64 - 1))
 
@@ -55,7 +64,7 @@ class Job:
         return answers(self.prompt, self.draw)[: self.count]
 
     @property
-    def embedded(self) -> PromptEmbeds | None:
+    def embedded(self) -> Array | None:
         return as_embeds(PROMPTS[self.prompt], self.embeds) if self.embeds else None
 
     def request(self, name: str) -> Request:
@@ -79,10 +88,9 @@ def answers(prompt: int, draw: int) -> list[int]:
     return reference.generate("tiny", reference.embedded("tiny", PROMPTS[prompt]), params, params.seed or 0)
 
 
-def as_embeds(prompt: Sequence[int], dtype: str = "float64") -> PromptEmbeds:
+def as_embeds(prompt: Sequence[int], dtype: str = "float64") -> Array:
     """The rows of the embedding table. Only float64 is exact for the tiny model."""
-    rows = reference.embedded("tiny", prompt).numpy().astype(f"<f{8 if dtype == 'float64' else 4}")
-    return PromptEmbeds(len(prompt), dtype, rows.tobytes())
+    return Array.of(reference.embedded("tiny", prompt).to(getattr(torch, dtype)))
 
 
 JOBS = st.builds(
@@ -199,16 +207,15 @@ def test_tokens_equal_the_reference_over_real_ranks_all_night(
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_embeddings_are_taken_as_they_are(model: Llama, dtype: str) -> None:
     rows = reference.embedded("tiny", PROMPTS[3]).to(getattr(torch, dtype))
-    data = rows.view(torch.uint8).numpy().tobytes()
     inline = Inline(model, max_batched_tokens=6)
-    inline.add(Request("a", [], GREEDY, PromptEmbeds(len(PROMPTS[3]), dtype, data)))
+    inline.add(Request("a", [], GREEDY, Array.of(rows)))
     inline.drain()
     assert inline.tokens("a") == reference.generate("tiny", rows.double(), GREEDY)
 
 
 def test_embeddings_that_are_no_token_s_are_served_by_every_number_of_ranks() -> None:
     rows = np.random.default_rng(5).normal(size=(9, 96))
-    prompt = PromptEmbeds(9, "float64", rows.astype("<f8").tobytes())
+    prompt = Array.of(rows)
     expected = reference.generate("tiny", torch.from_numpy(rows), GREEDY)
 
     async def tokens(size: int) -> list[int]:

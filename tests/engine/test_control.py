@@ -107,7 +107,7 @@ def record(kind: FrameKind, number: int, what: Join | Fail, epoch: int = EPOCH) 
             r"dp0.rank1 joined with configuration digest \w+ \(engine 0.0.0\), dp0.rank0 has",
         ),
         ([record(FrameKind.JOIN, 1, JOIN)[:-1]], RelayError, "control: relay frame"),
-        ([record(FrameKind.STEP, 1, Fail(1, "", ""))], RelayError, "STEP 1 of rank 1, expected JOIN or FAIL"),
+        ([record(FrameKind.STEP, 1, Fail(1, "", ""))], RelayError, "STEP 1 of rank 1, expected JOIN, FAIL or RESULT"),
         ([b"GET / HTTP/1.1 and so on, more than a header"], RelayError, "begins with 0x47"),
     ],
 )

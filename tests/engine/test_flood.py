@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.codec import Array
 from engine.config import Timeouts
 from engine.llm import AsyncLLM
-from engine.messages import ErrorKind, FinishReason, PromptEmbeds, RequestOutput, SamplingParams
+from engine.messages import ErrorKind, FinishReason, RequestOutput, SamplingParams
 from engine.model import reference
 from tests.engine.forks import ForkFactory, config_for
 
@@ -21,7 +22,7 @@ PADDING = [200] * 1000
 """Stop tokens of two bytes each: they make a request 2 kB on the wire."""
 
 
-async def last(llm: AsyncLLM, prompt: list[int] | PromptEmbeds, params: SamplingParams) -> RequestOutput:
+async def last(llm: AsyncLLM, prompt: list[int] | Array, params: SamplingParams) -> RequestOutput:
     outputs = [output async for output in llm.generate(prompt, params)]
     return outputs[-1]
 
@@ -72,7 +73,7 @@ def test_a_request_of_16_mib_reaches_every_rank_and_only_itself_is_refused(
 ) -> None:
     async def run() -> None:
         async with AsyncLLM(config_for(size, relay=relay, timeouts=PATIENT), factory) as llm:
-            huge = PromptEmbeds(1, "float64", bytes(16 * 2**20))
+            huge = Array("float64", (1, 2**21), bytes(16 * 2**20))
             stream = llm.generate([1, 2], SamplingParams(6))
             tokens = (await anext(stream)).token_ids
             answer = await last(llm, huge, SamplingParams(1))

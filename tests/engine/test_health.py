@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,9 @@ from engine.llm import AsyncLLM
 from engine.messages import RequestOutput, SamplingParams
 from engine.model import reference
 from engine.parallel.group import TensorGroup
-from engine.ports import Ports
-from engine.pulse import Reading
+from engine.ports import Port
+from engine.pulse import LinkReading, Pulse, PulseTable, Reading
+from engine.watchdog import MARGIN, Watchdog
 from tests.engine.forks import ForkedProcess, ForkFactory, config_for, replace
 
 QUICK = Timeouts(startup=5.0, handshake=2.0, step=1.0, stall=0.3, shutdown=2.0)
@@ -181,11 +183,11 @@ def test_slow_is_not_red(tmp_path: Path) -> None:
 
 def test_a_last_request_message_that_is_lost_is_an_error_and_not_silence() -> None:
     def before(role: str) -> None:
-        def drain(self: Ports) -> None:
-            while self._input.poll(0):
-                self._input.recv_multipart()
+        def receive(self: Port) -> None:
+            while self.input.poll(0):
+                self.input.recv_multipart()
 
-        replace(Ports, "_drain", drain)
+        replace(Port, "receive", receive)
 
     factory = ForkFactory(before)
 
@@ -199,15 +201,15 @@ def test_a_last_request_message_that_is_lost_is_an_error_and_not_silence() -> No
 
 def test_a_last_output_that_is_lost_is_an_error_and_not_silence() -> None:
     def before(role: str) -> None:
-        send = Ports.send
+        send = Port.send
 
-        def forget_the_last(self: Ports, outputs: list[RequestOutput]) -> None:
+        def forget_the_last(self: Port, outputs: list[RequestOutput], *rest: Any, **options: Any) -> None:
             if any(output.finish_reason is not None for output in outputs):
-                self._sent += 1
+                self.sent += 1
             else:
-                send(self, outputs)
+                send(self, outputs, *rest, **options)
 
-        replace(Ports, "send", forget_the_last)
+        replace(Port, "send", forget_the_last)
 
     factory = ForkFactory(before)
 
@@ -268,8 +270,8 @@ def test_an_idle_engine_writes_no_pulse_and_needs_no_watchdog(factory: ForkFacto
     asyncio.run(run())
 
 
-def reading(ended: int, busy: bool = False, beats: int = 0, at: float = 1.0, taken: int = 0) -> Reading:
-    return Reading(ended + busy, ended, beats, at, taken, 0)
+def reading(ended: int, busy: bool = False, beats: int = 0, at: float = 1.0) -> Reading:
+    return Reading(ended + busy, ended, beats, at)
 
 
 @pytest.mark.parametrize(
@@ -284,10 +286,47 @@ def reading(ended: int, busy: bool = False, beats: int = 0, at: float = 1.0, tak
     ],
 )
 def test_what_is_owed_and_by_whom(readings: list[Reading], sent: int, since: float | None, culprit: str) -> None:
-    traffic = Traffic(sent=sent)
-    assert health.stalled_since(readings, traffic) == since
+    traffic, link = Traffic(sent=sent), LinkReading(0, 0)
+    assert health.stalled_since(readings, link, traffic) == since
     if since is not None:
-        assert health.describe(readings, traffic, [])[0] == culprit
+        assert health.describe(readings, link, traffic, [])[0] == culprit
+
+
+def test_what_another_client_sent_is_not_owed_to_this_one() -> None:
+    table = PulseTable(2, 2)
+    pulse = Pulse(os.dup(table.fileno()), 0, 2)
+    pulse.link(1, 5, 7)
+    pulse.begin()
+    pulse.end()
+    assert (table.link(0), table.link(1)) == (LinkReading(0, 0), LinkReading(5, 7))
+    shared = PulseTable.shared(os.dup(table.fileno()), 2)
+    assert (shared.read(), shared.link(1)) == (table.read(), LinkReading(5, 7))
+    assert [reading.begun for reading in table.read()] == [1, 0]
+    idle = [reading(1), reading(1)]
+    assert health.stalled_since(idle, table.link(0), Traffic()) is None
+    assert health.stalled_since(idle, table.link(1), Traffic(sent=5, received=7)) is None
+    assert health.stalled_since(idle, table.link(1), Traffic(sent=6, received=7)) == 1.0
+    for one in (table, shared):
+        one.close()
+
+
+def test_the_watchdog_looks_for_a_lost_output_on_its_own_clients_link() -> None:
+    table = PulseTable(1, 2)
+    pulse = Pulse(os.dup(table.fileno()), 0, 1)
+    pulse.link(0, 1, 1)
+    pulse.link(1, 1, 3)
+    suspected: list[int] = []
+    for client_index, traffic in ((0, Traffic(sent=1, received=1)), (1, Traffic(sent=1, received=2))):
+        watchdog = Watchdog(0.0, table, traffic, ["a"], [], client_index)
+        watchdog.suspect_output = suspected.append
+        assert (watchdog.deadline().at is None) == (client_index == 0)
+        deadline = time.monotonic() + MARGIN + 0.1
+        while time.monotonic() < deadline:
+            assert watchdog.bark() is None
+            time.sleep(0.02)
+    assert suspected[0] == 3
+    assert set(suspected) == {3}
+    table.close()
 
 
 def test_a_stopped_process_is_told_from_a_running_and_a_gone_one() -> None:

@@ -139,6 +139,6 @@ def test_a_step_frame_that_is_not_the_next_one_is_told_by_all(
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_rank_that_is_late_in_a_step_is_named_also_among_three(victim: int) -> None:
     role = f"dp0.rank{victim}"
-    factory = ForkFactory(wires.ahead(role, EngineCore, "_take_in", lambda: time.sleep(1.3), nth=3))
+    factory = ForkFactory(wires.ahead(role, EngineCore, "step", lambda: time.sleep(1.3), nth=3))
     error = asyncio.run(wires.death(factory, 3))
     assert error.culprit == role

@@ -55,7 +55,7 @@ class Serving(RuleBasedStateMachine):
     @rule(late=st.frozensets(st.sampled_from(IDS), max_size=2))
     def step(self, late: frozenset[str]) -> None:
         started = {name: self.live[name] for name in self.got if self.got[name]}
-        outputs = self.one.step(lambda: late)
+        outputs = self.one.step(lambda: frozenset((0, name) for name in late))
         # Rank k hears nothing of late aborts.
         self.other.step()
         script, self.script = self.script, []

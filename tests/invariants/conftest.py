@@ -1,0 +1,3 @@
+"""Fixtures for tests that start engines."""
+
+from tests.engine.conftest import factory as factory

@@ -1,0 +1,93 @@
+"""Programs that own an engine, forked from this process: what they say, and the code with which they end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from tests.engine.narration import Listener, Narrator
+from tests.invariants.callers import BOUND
+
+
+class Program:
+    """A child that runs `main`, as an interpreter would: an exception is a traceback and exit code 1.
+
+    `main` tells events to its narrator; what it and its ranks write to standard output and error goes into `folder`.
+    """
+
+    def __init__(self, main: Callable[[Narrator], None], folder: Path) -> None:
+        read, write = os.pipe()
+        self._log = folder / "said"
+        self._log.touch()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _run(main, write, self._log)
+        os.close(write)
+        self._pidfd = os.pidfd_open(self._pid)
+        self._listener = Listener(read)
+
+    def wait_for(self, word: str) -> None:
+        """Until it has told that event."""
+        assert self._listener.wait_for(word), f"it ended before {word!r}, and said: {self.said}"
+
+    def signal(self, role: str, signum: int) -> None:
+        """To one of its ranks, or to the `program` itself."""
+        fd = self._pidfd if role == "program" else self._listener.pidfds[role]
+        signal.pidfd_send_signal(fd, signum)
+
+    def end(self) -> int:
+        """The exit code; no rank is left either."""
+        assert select.select([self._pidfd], [], [], 2 * BOUND)[0], f"still running, and said: {self.said}"
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        assert self._listener.wait_until_gone(list(self._listener.pidfds))
+        return code
+
+    @property
+    def told(self) -> list[str]:
+        """All events so far."""
+        return self._listener.lines
+
+    @property
+    def said(self) -> str:
+        """All of standard output and error."""
+        return self._log.read_text()
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for fd in (self._pidfd, *self._listener.pidfds.values()):
+            try:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        os.close(self._pidfd)
+        self._listener.close()
+
+
+def _run(main: Callable[[Narrator], None], fd: int, log: Path) -> NoReturn:
+    code = 1
+    try:
+        os.closerange(3, fd)
+        os.closerange(fd + 1, 65536)
+        out = os.open(log, os.O_WRONLY | os.O_APPEND)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.close(out)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+        main(Narrator(fd))
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
