@@ -21,6 +21,7 @@ from pathlib import Path
 
 from engine.clock import Deadline
 from engine.errors import ConfigError
+from engine.signals import signals_come
 
 LOCK = "engine.lock"
 """The lock file's name inside the directory."""
@@ -51,13 +52,13 @@ class Claim:
         self.after_engine = after_engine
 
     @classmethod
-    def of(cls, directory: str) -> Claim:
-        """Hold `directory`, which exists.
+    def of(cls, directory: str, limit: float = CLAIM_LIMIT) -> Claim:
+        """Hold `directory`, which exists; wait at most `limit` seconds for whoever has it.
 
         Raises :class:`ConfigError` if another engine goes on using it, or if its lock file is not an engine's.
         """
         path = os.path.join(directory, LOCK)
-        deadline = Deadline.after(CLAIM_LIMIT)
+        deadline = Deadline.after(limit)
         while True:
             try:
                 claim = _try(directory, path)
@@ -67,7 +68,8 @@ class Claim:
                 return claim
             if deadline.expired():
                 raise ConfigError("socket_dir", directory, f"a directory that no running engine uses (pid {claim})")
-            time.sleep(_POLL)
+            with signals_come():
+                time.sleep(_POLL)
 
     @classmethod
     def fresh(cls) -> tuple[str, Claim]:

@@ -128,9 +128,9 @@ async def _stream(
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("the stream runs in no task")
-    async with llm:
-        try:
-            with interrupts.cancelling(task):
+    with interrupts.cancelling(task):
+        async with llm:
+            try:
                 async for output in llm.generate(prompt_ids, SamplingParams(max_tokens)):
                     if output.finish_reason is FinishReason.ERROR:
                         raise BadRequest(output.error or "the request was refused")
@@ -138,9 +138,9 @@ async def _stream(
                     if stream:
                         print_text(text.push(output.token_ids))
                     reason = output.finish_reason or reason
-        finally:
-            with interrupts.deferring():
-                llm.shutdown(interrupts.stop_limit)
+            finally:
+                with interrupts.deferring():
+                    llm.shutdown(interrupts.stop_limit)
     if stream:
         print_text(text.finish() + "\n")
     return token_ids, reason

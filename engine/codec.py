@@ -24,6 +24,9 @@ ARRAY = 3
 INLINE_BELOW = 256
 """Arrays of fewer bytes travel inside the body: a frame of their own would cost more than copying them."""
 
+DEEPER = 200
+"""Levels of nesting that a value must leave free for its reader, whose stack may be deeper than its writer's."""
+
 ITEM_SIZES = {
     "bool": 1,
     "uint8": 1,
@@ -183,6 +186,13 @@ class Decoder(Generic[T]):
             return Array(dtype, shape, buffer)
         except (KeyError, ValueError) as error:
             raise msgspec.DecodeError(f"an array is not one: {error}") from None
+
+
+def prove_sendable(value: Any) -> None:
+    """Raise whatever keeps a value from being written here, or from being read by somebody who is deeper in calls."""
+    for _ in range(DEEPER):
+        value = [value]
+    Decoder(object).decode(Encoder().encode(value))
 
 
 _packer = msgspec.msgpack.Encoder()

@@ -19,7 +19,7 @@ from engine.clock import Deadline
 from engine.errors import ExitCode
 from engine.health import is_stopped
 from engine.launch import LOST_STATUS, Rank, Ranks
-from engine.messages import PHASES
+from engine.messages import CLIENT_ROLE, PHASES
 from engine.relay.frames import Place
 
 SETTLE = 0.5
@@ -70,6 +70,9 @@ def judge(ranks: Sequence[Rank]) -> Death:
         return _death(primary, _how(primary))
     witnesses = sorted(failed, key=lambda rank: _code(rank) != ExitCode.DEADLINE)
     for witness in witnesses:
+        report = witness.failed
+        if report is not None and (report.code, report.culprit) == (ExitCode.DEADLINE, CLIENT_ROLE):
+            return Death(CLIENT_ROLE, f"{witness.role} waited for it: {_how(witness)}", None, witness.phase)
         accused = _accused(witness, ranks)
         if accused is not None:
             halted = "it is stopped by a signal, and " if is_stopped(accused.process.pid) else ""

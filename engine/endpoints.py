@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.claim import LOCK, Claim
+from engine.claim import CLAIM_LIMIT, LOCK, Claim
 from engine.errors import ConfigError
 from engine.messages import client_link
 
@@ -43,8 +43,10 @@ class Endpoints:
     client_count: int = 1
 
     @classmethod
-    def create(cls, socket_dir: str | None, tp_size: int = 1, client_count: int = 1) -> Endpoints:
-        """Use `socket_dir`, or make a fresh directory that only this user can enter.
+    def create(
+        cls, socket_dir: str | None, tp_size: int = 1, client_count: int = 1, limit: float = CLAIM_LIMIT
+    ) -> Endpoints:
+        """Use `socket_dir`, within `limit` seconds, or make a fresh directory that only this user can enter.
 
         Raises :class:`ConfigError`, having touched no file, if the directory cannot be used, is in use by another
         engine, holds somebody else's file of a name that the engine needs, or a socket path in it would be too long.
@@ -64,7 +66,7 @@ class Endpoints:
             Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError("socket_dir", socket_dir, f"a directory that can be used ({error})") from error
-        claim = Claim.of(directory)
+        claim = Claim.of(directory, limit)
         made = cls(directory, False, claim, tp_size, client_count)
         try:
             made._make_room(after_engine=claim.after_engine)

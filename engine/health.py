@@ -58,9 +58,10 @@ def furthest_behind(readings: Sequence[Reading]) -> int:
 def stalled_since(readings: Sequence[Reading], link: LinkReading, traffic: Traffic) -> float | None:
     """Since when (monotonic seconds) the engine has owed progress and made none; None while it owes nothing.
 
-    Owed is a step that has begun on some rank and not ended on all, or a message of this client's on its way in.
+    Owed is a step that has begun on some rank and not ended on all, one that rank 0 has to begin, or a message of this
+    client's on its way in.
     """
-    if _in_step(readings) or traffic.sent != link.taken:
+    if _in_step(readings) or readings[0].more or traffic.sent != link.taken:
         return max(traffic.at, *(reading.at for reading in readings))
     return None
 
@@ -75,6 +76,8 @@ def describe(readings: Sequence[Reading], link: LinkReading, traffic: Traffic, p
         behind = furthest_behind(readings)
         where = "has not begun it" if readings[behind].begun < begun else "is furthest behind in it"
         return rank_role(behind), f"step {begun} makes no progress, and {rank_role(behind)} {where}"
+    if readings[0].more:
+        return rank_role(0), f"step {readings[0].begun + 1} is to begin, and {rank_role(0)} does not begin it"
     return rank_role(0), f"message {traffic.sent} was sent on input and only {link.taken} were taken"
 
 

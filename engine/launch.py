@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import reduction, resource_tracker
 from typing import Any, Protocol, TextIO
@@ -26,6 +26,7 @@ from engine.clock import Deadline
 from engine.config import Launch
 from engine.errors import ExitCode
 from engine.messages import PHASES, FailedReport, Notice, PhaseReport, ReadyReport, Report, rank_role
+from engine.signals import signals_wait
 
 RANK_TARGET = "engine.rank:rank_main"
 """What a process factory is asked to run for each rank."""
@@ -97,14 +98,11 @@ class SpawnFactory:
         # child inherits the mask: a Ctrl-C during its imports is not its business, nor lost for this process. The
         # tracker comes first, because starting it would lift the mask.
         resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         started: SpawnedProcess | None = None
         try:
-            try:
+            with signals_wait():
                 process.start()
                 started = SpawnedProcess(role, process)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except BaseException:
             # A Ctrl-C comes as soon as the mask is lifted: then nobody else will ever know of this process.
             if process.pid is not None:
@@ -113,16 +111,6 @@ class SpawnFactory:
                 started.close()
             raise
         return started
-
-
-@contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Inside the block the signals that end a program wait; after it they come."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class SpawnedProcess:
@@ -262,8 +250,7 @@ class Ranks:
         """
         encoded = launch.encode()
         for rank in range(launch.config.tp_size):
-            # A signal may be an exception anywhere, and must not come between a process and its place among the ranks.
-            with _signals_wait():
+            with signals_wait():
                 self._start_one(rank_role(rank, launch.engine_index), (encoded, rank), factory, shared)
 
     def _start_one(

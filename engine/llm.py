@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import weakref
 from collections.abc import AsyncGenerator, Sequence
@@ -158,8 +157,7 @@ class AsyncLLM:
     ) -> None:
         self.shutdown()
         if self._task is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
 
     def _ensure_task(self) -> None:
         if self._task is None:

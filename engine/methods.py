@@ -13,12 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine.codec import Decoder, Encoder
+from engine.codec import prove_sendable
 from engine.errors import EngineError
-
-_NESTING = 200
-"""Levels that are kept free around a result: what can be read here must still be readable inside of a record, on top
-of whatever the reader is called from."""
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -72,11 +68,8 @@ def attempt(action: Callable[[], Any]) -> tuple[Any, str | None]:
 
 def require_sendable(value: Any) -> None:
     """Raise ValueError if a reader could not be sent this value."""
-    wrapped = value
-    for _ in range(_NESTING):
-        wrapped = [wrapped]
     try:
-        Decoder(object).decode(Encoder().encode(wrapped))
+        prove_sendable(value)
     except Exception as error:  # also what a value's own methods raise
         raise ValueError(f"its result cannot be sent: {said(error)}") from error
 

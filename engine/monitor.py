@@ -1,8 +1,8 @@
 """The launcher's watch over a running engine: one thread, one latch.
 
 The thread, named ``engine-monitor``, sleeps in one poll on every rank's exit and report, on the other clients' pipes
-and on a wake descriptor; the poll has a timeout only while the watchdog has something to watch. It knows the ranks and the
-latch, never the client, so that a forgotten client can be collected.
+and on a wake descriptor; the poll has a timeout only while the watchdog has something to watch. It knows the ranks and
+the latch, never the client, so that a forgotten client can be collected.
 """
 
 from __future__ import annotations
@@ -155,10 +155,15 @@ class Monitor:
         self._watchdog = watchdog
         self._wake = Wake()
         ranks.watch(self._wake.fileno())
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=_watch, args=(ranks, latch, self._wake, watchdog, guests), name="engine-monitor", daemon=True
         )
-        self._thread.start()
+        try:
+            self.thread.start()
+        except BaseException:
+            ranks.unwatch(self._wake.fileno())
+            self._wake.close()
+            raise
 
     def wake(self) -> None:
         """Let the thread look at the latch: whoever latches an error outside of it calls this."""
@@ -172,14 +177,12 @@ class Monitor:
     def stop(self, limit: float, *, drain: bool = False) -> None:
         """Stop the engine, if it still lives, in order within `limit` seconds; return when no rank is left.
 
-        Safe to call again.
+        Safe to call again, but not on the thread itself.
         """
         self._latch.stop(EngineStopped(limit, drain=drain))
         self.wake()
-        # A finalizer may run on any thread, this one included; then the thread ends by itself, right after.
-        if self._thread is not threading.current_thread():
-            self._thread.join(limit + LEAVE_GRACE + KILL_MARGIN)
-        if not self._thread.is_alive():
+        self.thread.join(limit + LEAVE_GRACE + KILL_MARGIN)
+        if not self.thread.is_alive():
             self._wake.close()
 
 

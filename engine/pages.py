@@ -161,6 +161,7 @@ class PagePool:
             and not any(owners[page] for page in free)
             and owners.count(0) == len(free)
             and all(page in self._names for page, count in enumerate(owners) if count > 1)
+            and len(self._named) == len(self._names)
             and {page: name for name, page in self._named.items()} == self._names
             and self._idle.keys() <= self._names.keys()
             and self._names.keys().isdisjoint(self._unused)

@@ -52,7 +52,6 @@ class Pausing:
 
     def resume(self) -> None:
         """End any pause."""
-        self.settle()
         self.give_up("scheduling was resumed before everything under way was finished")
         self.mode = None
         self._scheduler.go_on()

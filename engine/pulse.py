@@ -16,7 +16,7 @@ from engine.clock import now
 
 _FIELDS = 8
 _ROW = _FIELDS * 8
-_BEGUN, _ENDED, _BEATS, _AT = range(4)
+_BEGUN, _ENDED, _BEATS, _AT, _MORE = range(5)
 _TAKEN, _SENT = range(2)
 _NANO = 1_000_000_000
 
@@ -26,13 +26,15 @@ class Reading:
     """One rank's row.
 
     `begun` and `ended` count steps, `beats` counts all signs of progress (a step's begin and end, each collective),
-    `at` is the time of the last one in seconds on the monotonic clock (0 before the first).
+    `at` is the time of the last one in seconds on the monotonic clock (0 before the first). `more` says that another
+    step is to begin right after the last one, whatever comes.
     """
 
     begun: int
     ended: int
     beats: int
     at: float
+    more: bool = False
 
     @property
     def busy(self) -> bool:
@@ -63,8 +65,9 @@ class Pulse:
         self._row[_BEGUN] += 1
         self.beat()
 
-    def end(self) -> None:
-        """The step is over."""
+    def end(self, more: bool = False) -> None:
+        """The step is over; `more` if the next one waits for nothing."""
+        self._row[_MORE] = more
         self._row[_ENDED] += 1
         self.beat()
 
@@ -133,4 +136,4 @@ class PulseTable:
         return memoryview(bytes(self._memory[first * _ROW : (first + count) * _ROW])).cast("Q")
 
     def _reading(self, row: memoryview) -> Reading:
-        return Reading(row[_BEGUN], row[_ENDED], row[_BEATS], row[_AT] / _NANO)
+        return Reading(row[_BEGUN], row[_ENDED], row[_BEATS], row[_AT] / _NANO, bool(row[_MORE]))

@@ -134,6 +134,9 @@ class RankProcess:
         join = relay.JoinReport(0, 0)
         if link is not None:
             self._phase("join")
+            if self._control is not None and self._rank == 0:
+                # Not before: what a rank says is answered in the join, where all can hear the answer.
+                self._lifeline.attach(self._control)
             join = link.join(self._startup)
         milliseconds = (now() - began) * 1000
         if init is not None:
@@ -189,7 +192,6 @@ class RankProcess:
         link = self._relay = relay.create(self._config.relay, seat)
         if self._rank == 0:
             control.open(self._endpoints.address("control"))
-            self._lifeline.attach(control)
             link.open()
         self._phase("group")
         self._group.form(self._endpoints.store)
@@ -220,18 +222,19 @@ class RankProcess:
         idle = not core.has_work()
         taken = self._departures(core, ports)
         taken += ports.take(block=block and idle and not taken)
-        self._note_links(ports)
         if idle and not taken:
+            self._note_links(ports)
             return
         self._arm()
         self._pulse.begin()
+        self._note_links(ports)  # in the step: whatever was taken and not served yet is owed by it
         if self._relay is not None:
             self._relay.lead([incoming.raw for incoming in taken], idle=idle)
         result = core.step([incoming.message for incoming in taken], ports.late_aborts)
         self._agree(core)
         ports.send(result)
         self._note_links(ports)
-        self._pulse.end()
+        self._pulse.end(more=core.has_work())
 
     def _departures(self, core: EngineCore, ports: Ports) -> list[Incoming]:
         """What ends the requests of the clients that have left, on all ranks alike."""
@@ -254,6 +257,7 @@ class RankProcess:
         ports.refuse(SHUTTING_DOWN, waiting=True)
         idle = not core.has_work()
         ports.send(core.close(SHUTTING_DOWN))
+        self._note_links(ports)  # so that every client knows whether it has them all
         if self._relay is not None:
             self._arm()
             self._relay.stop(idle=idle)

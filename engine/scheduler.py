@@ -25,6 +25,7 @@ from engine import admission
 from engine.config import EngineConfig
 from engine.errors import SchedulerStalled
 from engine.messages import ErrorKind, FinishReason, Request, RequestOutput
+from engine.methods import attempt
 from engine.pages import PagePool
 from engine.sequence import Chunk, Key, Sequence
 
@@ -90,13 +91,10 @@ class Scheduler:
 
     def add(self, request: Request, seed: int, client_index: int = 0) -> RequestOutput | None:
         """Accept a client's request, or return the output that says why not. `seed` is for one that brings none."""
-        problem = admission.problem(self._config, request)
-        if (client_index, request.request_id) in self._live:
-            problem = f"request id {request.request_id!r} is already under way"
-        if problem is not None:
+        sequence, problem = self._prepared(request, seed, client_index)
+        if sequence is None:
             self.counters.refused += 1
             return RequestOutput(request.request_id, [], FinishReason.ERROR, problem, ErrorKind.INVALID)
-        sequence = Sequence.of(request, seed, client_index)
         if not self._startable(sequence) and self.waiting >= self._config.max_waiting:
             self.counters.refused += 1
             text = f"{self.waiting} requests are waiting already, as many as may (max_waiting)"
@@ -183,6 +181,17 @@ class Scheduler:
     def check_pages(self) -> None:
         """Prove the page equation. Raises :class:`engine.errors.PageError` listing the pages that break it."""
         self.pages.check(sequence.table for sequence in self._running)
+
+    def _prepared(self, request: Request, seed: int, client_index: int) -> tuple[Sequence | None, str | None]:
+        """What the request becomes, or why it is refused. Whatever goes wrong here concerns this request alone."""
+        if (client_index, request.request_id) in self._live:
+            return None, f"request id {request.request_id!r} is already under way"
+        prepared, failure = attempt(
+            lambda: admission.problem(self._config, request) or Sequence.of(request, seed, client_index)
+        )
+        if isinstance(prepared, Sequence):
+            return prepared, None
+        return None, prepared or f"the request cannot be prepared: {failure}"
 
     def _startable(self, sequence: Sequence) -> bool:
         if self._holding or self._waiting:

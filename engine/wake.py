@@ -12,7 +12,7 @@ class Wake:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may run, on the same thread, where it is held
 
     def fileno(self) -> int:
         """The descriptor, readable once somebody has called; -1 when closed."""
@@ -38,5 +38,5 @@ class Wake:
 
     def disown(self) -> None:
         """In a forked child, where another thread may have held the lock: close this copy."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.close()

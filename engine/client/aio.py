@@ -56,6 +56,7 @@ class Attachment:
         self._output = cast(zmq.asyncio.Socket, resources.output)
         self._reception = Reception(resources, self._notified)
         self._buried = asyncio.Event()
+        self._closed = threading.Event()
         self._busy: set[asyncio.Task[Any]] = set()
         self._releases = Releases()
         self._unsent: set[asyncio.Future[None]] = set()
@@ -63,6 +64,7 @@ class Attachment:
         self.task = self.loop.create_task(self._receive(), name="engine-receiver")
         self.task.add_done_callback(self._receiver_ended)
         resources.close_sockets = self._close
+        resources.close_here = self._assist
         resources.latch.listen(self._call_undertaker)
         if resources.watchdog is not None:
             resources.watchdog.suspect_output = self._call_searcher
@@ -86,8 +88,11 @@ class Attachment:
         finally:
             self._unsent.discard(released)
         self._resources.latch.check()
-        if not self._resources.reachable:
-            await self.unreachable(Unreachable.dropped())
+        if self._resources.parted:
+            await self._await_cause()
+            if not self._resources.reachable:
+                self._resources.die(Unreachable.dropped())
+            self._resources.latch.check()
 
     async def unreachable(self, error: Unreachable) -> None:
         """The socket does not take what is sent: raises the engine's death, with its cause if that is known soon."""
@@ -153,7 +158,11 @@ class Attachment:
         """On the loop, which may have been blocked: what is there is taken; what is not there by now is lost."""
         if self._resources.released or self._reception.over:
             return
-        self._take_the_rest()
+        try:
+            self._take_the_rest()
+        except Exception as failure:
+            cause = f"what had arrived cannot be taken in: {type(failure).__name__}: {failure}"
+            self._resources.die(EngineDeadError(CLIENT_ROLE, cause))
         received = self._resources.traffic.received
         if not self._reception.over and received < number:
             self._resources.die(
@@ -181,7 +190,8 @@ class Attachment:
 
     def _bury(self) -> None:
         """On the loop: what had arrived before goes to the readers, then every waiter gets the error."""
-        self._take_the_rest()
+        with contextlib.suppress(Exception):  # what the receiver has failed on must not keep anybody waiting
+            self._take_the_rest()
         self._reception.over = True
         self._buried.set()
         self.task.cancel()
@@ -201,33 +211,38 @@ class Attachment:
 
     def _close(self) -> None:
         """Close the sockets on the loop's own thread while the loop runs, else here."""
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self.loop or not self.loop.is_running():
+        if self._is_here() or not self.loop.is_running():
             self._close_here()
             return
-        closed = threading.Event()
-
-        def close() -> None:
-            self._close_here()
-            closed.set()
-
         with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-            self.loop.call_soon_threadsafe(close)
+            self.loop.call_soon_threadsafe(self._close_here)
             # A loop that is blocked for longer closes them itself, when it comes to it.
-            if closed.wait(CLOSE_LIMIT) or self.loop.is_running():
+            if self._closed.wait(CLOSE_LIMIT) or self.loop.is_running():
                 return
         self._close_here()
 
+    def _is_here(self) -> bool:
+        """Whether the loop runs on this thread."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+    def _assist(self) -> None:
+        """Another thread releases, and this one waits for it: if it is the loop's, it is needed."""
+        if self._is_here():
+            self._close_here()
+
     def _close_here(self) -> None:
+        if self._closed.is_set():
+            return
         if self.loop.is_closed():
             self._reception.over = True  # nobody waits on it any more, and its futures cannot be settled
         else:
             self._bury()
         self._resources.close_unattached()
         self._releases.close()
+        self._closed.set()
 
 
 def _complete(future: asyncio.Future[None]) -> None:
@@ -294,8 +309,7 @@ class AsyncMPClient(MPClient):
     def _context(self) -> zmq.asyncio.Context:
         return zmq.asyncio.Context()
 
-    def _begin(self, resources: Resources, start: Callable[[], None]) -> None:
-        super()._begin(resources, start)
+    def _receive(self) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:

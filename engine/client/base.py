@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import secrets
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import zmq
 
@@ -13,7 +13,8 @@ from engine import descriptors, health
 from engine.client import starting
 from engine.client.guest import Guest
 from engine.client.interface import EngineCoreClient
-from engine.client.resources import Ownership, Resources, finalizer_of
+from engine.client.ownership import Ownership
+from engine.client.resources import Resources, finalizer_of
 from engine.client.seats import ClientSeat
 from engine.client.sending import Outbox
 from engine.clock import Deadline
@@ -22,6 +23,9 @@ from engine.endpoints import Endpoints
 from engine.errors import EngineDeadError
 from engine.launch import ProcessFactory, SpawnFactory
 from engine.messages import Notice
+from engine.signals import signals_wait
+
+Held = TypeVar("Held", bound=Resources)
 
 
 class MPClient(EngineCoreClient):
@@ -34,8 +38,10 @@ class MPClient(EngineCoreClient):
     def __init__(self, config: EngineConfig, factory: ProcessFactory | None = None) -> None:
         descriptors.require(config.tp_size)
         startup = Deadline.after(config.timeouts.startup)
-        resources = Ownership(config, self._context())
-        self._begin(resources, lambda: self._start(resources, startup, factory))
+        self._begin(
+            lambda: Ownership(config, self._context()),
+            lambda resources: self._start(resources, startup, factory),
+        )
 
     @classmethod
     def join(cls, seat: ClientSeat) -> Self:
@@ -45,21 +51,30 @@ class MPClient(EngineCoreClient):
         not welcome it within `timeouts.startup`, ValueError for a seat that has been taken.
         """
         client = cls.__new__(cls)
-        guest = Guest(seat, client._context())
-        client._begin(guest, guest.enter)
+        client._begin(lambda: Guest(seat, client._context()), Guest.enter)
         return client
 
-    def _begin(self, resources: Resources, start: Callable[[], None]) -> None:
-        self.config = resources.config
-        self._resources = resources
-        self._finalizer = finalizer_of(self, resources.release)
+    def _begin(self, make: Callable[[], Held], start: Callable[[Held], None]) -> None:
+        resources: Held | None = None
         try:
-            resources.open()
-            start()
-            self._outbox = Outbox(resources)
+            with signals_wait():
+                resources = make()
+                self._finalizer = finalizer_of(self, resources.release)
+                self._resources = resources
+                self.config = resources.config
+            with resources.starting():
+                resources.open()
+                start(resources)
+                self._outbox = Outbox(resources)
+                with signals_wait():
+                    self._receive()
         except BaseException:
-            self.shutdown()
+            if resources is not None:
+                self.shutdown()
             raise
+
+    def _receive(self) -> None:
+        """Begin to take in what comes from the engine, if that can begin yet."""
 
     def _start(self, resources: Ownership, startup: Deadline, factory: ProcessFactory | None) -> None:
         launch = Launch(
@@ -70,9 +85,8 @@ class MPClient(EngineCoreClient):
             startup_at=startup.at or 0.0,
         )
         try:
-            with resources.starting():
-                starting.start(resources, launch, factory if factory is not None else SpawnFactory())
-                resources.watch_over(launch.epoch)
+            starting.start(resources, launch, factory if factory is not None else SpawnFactory())
+            resources.watch_over(launch.epoch)
         except EngineDeadError as error:
             resources.farewell = Notice("fail", error.culprit, error.cause)
             raise

@@ -9,14 +9,16 @@ from typing import Any
 import zmq
 
 from engine.client.resources import Resources
-from engine.client.seats import ClientSeat, NewsReader, SeatWatch
+from engine.client.seats import ClientSeat, Gone, Here, NewsReader, SeatWatch, say
 from engine.client.starting import read_welcome
 from engine.clock import Deadline
 from engine.endpoints import Endpoints
 from engine.errors import StartupError
 from engine.messages import engine_identity, rank_role
 from engine.pulse import PulseTable
+from engine.signals import signals_wait
 from engine.sockets import blocking, readable
+from engine.wake import Wake
 from engine.watchdog import Watchdog
 
 
@@ -31,19 +33,28 @@ class Guest(Resources):
         with contextlib.ExitStack() as undo:
             undo.callback(context.destroy, linger=0)
             self._news, self._presence, pulses = seat.take()
+            undo.callback(os.close, self._news)
+            undo.callback(os.close, self._presence)
+            os.set_blocking(self._news, False)
             self.endpoints = Endpoints(seat.directory, False)
             self.pulses = PulseTable.shared(pulses, seat.config.tp_size)
+            undo.callback(self.pulses.close)
+            self.abandoned = Wake()
+            undo.callback(self.abandoned.close)
             self.make_sockets()
             undo.pop_all()
+        self.shown()
 
     def enter(self) -> None:
         """Wait to be welcomed. Raises :class:`StartupError`."""
         deadline = Deadline.after(self.config.timeouts.startup)
+        say(self._presence, Here(os.getpid()))
         poller = zmq.Poller()
         plain = blocking(self.input)
-        poller.register(plain, zmq.POLLIN)
-        poller.register(self._news, zmq.POLLIN)
+        for one in (plain, self._news, self.abandoned.fileno()):
+            poller.register(one, zmq.POLLIN)
         while not readable(plain):
+            self.check_wanted()
             events = dict(poller.poll(deadline.remaining_ms()))
             if self._news in events and (error := NewsReader(self._news).read()) is not None:
                 raise StartupError(error.culprit, error.cause, exit_code=None, phase="connect")
@@ -56,7 +67,9 @@ class Guest(Resources):
             raise StartupError(rank_role(0), cause, exit_code=None, phase="connect")
         limit, pids = self.config.step_limit, self._seat.pids
         self.watchdog = Watchdog(limit, self.pulses, self.traffic, self.debts, pids, self.client_index)
-        self.watch = self._seat_watch = SeatWatch(self.latch, self.watchdog, self._news, self._presence)
+        with signals_wait():  # a thread that nobody knows of would go on
+            self.watch = self._seat_watch = SeatWatch(self.latch, self.watchdog, self._news, self._presence)
+            self.threads.append(self._seat_watch.thread)
 
     def pids(self) -> dict[str, int]:
         if self.latch.error is not None:
@@ -67,12 +80,16 @@ class Guest(Resources):
         if self._seat_watch is not None:
             self._seat_watch.let_go()
         else:
-            for fd in (self._news, self._presence):
-                os.close(fd)
+            say(self._presence, Gone())
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for fd in (self._news, self._presence):
+            os.close(fd)
 
     def disown(self) -> None:
         super().disown()
         if self._seat_watch is not None:
             self._seat_watch.disown()
         else:
-            self._give_back()
+            self._close_pipes()

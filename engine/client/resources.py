@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import threading
 import weakref
@@ -13,22 +14,24 @@ from typing import Any, Protocol
 import zmq
 
 from engine.client.calls import Calls
-from engine.client.seats import ClientSeat, Seats
-from engine.clock import now
+from engine.client.seats import ClientSeat
+from engine.clock import Deadline, now
 from engine.config import LONGEST, EngineConfig
 from engine.endpoints import Endpoints
 from engine.errors import EngineDeadError, StartupError
 from engine.health import Traffic
-from engine.launch import INTERRUPT_GRACE, START_GRACE, Ranks
-from engine.messages import CLIENT_ROLE, Notice, Outputs, client_link
-from engine.monitor import KILL_MARGIN, LEAVE_GRACE, DeathLatch, EngineStopped, Monitor
+from engine.messages import CLIENT_ROLE, Outputs, client_link
+from engine.monitor import KILL_MARGIN, LEAVE_GRACE, DeathLatch, EngineStopped
 from engine.pulse import LinkReading, PulseTable
-from engine.sockets import blocking, ready
+from engine.sockets import blocking, readable, ready
 from engine.wake import Wake
 from engine.watchdog import Watchdog
 
-GIVING_UP = Notice("fail", CLIENT_ROLE, "the client gave up during start-up")
-"""What the ranks are told when a start ends without a death of theirs: by an interrupt, or an error of the client."""
+REST_LIMIT = 250
+"""Milliseconds to wait for each message that a dead engine had sent and that has not been received."""
+
+LAST_LIMIT = 2000
+"""The same of an engine that was stopped in order: it has seen to it that all of them come."""
 
 
 class Watch(Protocol):
@@ -76,13 +79,21 @@ class Resources:
         self.watchdog: Watchdog | None = None
         self.close_sockets: Callable[[], None] = self.close_unattached
         """How to close the sockets; a client that hands them to a loop or a thread puts its own way here."""
+        self.close_here: Callable[[], None] = lambda: None
+        """For whoever waits for another thread's release: what only the waiting thread can close."""
         self.forget_reader: Callable[[], None] = lambda: None
         """In a forked child: let go the part that waits for outputs, which another thread may have held."""
         self.stop_limit = config.timeouts.shutdown
         self.drain = False
         self.released = False
-        self._lock = threading.Lock()
-        self._releasing: int | None = None
+        self.threads: list[threading.Thread] = []
+        """Those whose end :meth:`release` waits for."""
+        self._starter: int | None = None
+        self._start_over = threading.Event()
+        self._start_over.set()
+        self._turns = itertools.count()
+        self._inside: set[int] = set()
+        self._stopped = threading.Event()
         self._done = threading.Event()
         self.endpoints: Endpoints
         self.pulses: PulseTable
@@ -91,7 +102,35 @@ class Resources:
         self.plain_input: zmq.Socket[bytes]
         self.plain_output: zmq.Socket[bytes]
         """The same two with blocking calls; closed with them, and not to be touched after that."""
+        self._partings: zmq.Socket[bytes]
+        """Where ZMQ tells that a connection of `input` has ended."""
+        self._parted = False
+        self._last: int | None = None
+        self.abandoned: Wake
+        """Readable once another thread gives up the start that is under way."""
+
+    # ---- start ----
+
+    def shown(self) -> None:
+        """All of it is made: from now on a forked child lets it go."""
         _living.add(self)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Inside the block this thread, and no other, deals with what is here. Raises as :meth:`check_wanted`."""
+        self._starter = threading.get_ident()
+        self._start_over.clear()
+        try:
+            self.check_wanted()
+            yield
+            self.check_wanted()
+        finally:
+            self._start_over.set()
+
+    def check_wanted(self) -> None:
+        """Raise :class:`StartupError` if the client was shut down before its start is over."""
+        if self.released:
+            raise StartupError(CLIENT_ROLE, "shut down during start-up", exit_code=None, phase="launch")
 
     # ---- sockets ----
 
@@ -99,6 +138,7 @@ class Resources:
         self.input = self.context.socket(zmq.ROUTER)
         self.output = self.context.socket(zmq.PULL)
         self.plain_input, self.plain_output = blocking(self.input), blocking(self.output)
+        self._partings = blocking(self.input.get_monitor_socket(zmq.EVENT_DISCONNECTED))
 
     def open(self) -> None:
         """Bind. The ROUTER refuses to send to an engine that it does not know, rather than drop the message."""
@@ -117,8 +157,19 @@ class Resources:
             raise StartupError(CLIENT_ROLE, cause, exit_code=None, phase="launch") from error
 
     @property
+    def parted(self) -> bool:
+        """Whether a connection of `input` has ended, most likely the engine's; for whoever sends there.
+
+        What was on its way is let go then as if it had been sent, but never before this is true.
+        """
+        while readable(self._partings):
+            self._partings.recv_multipart(zmq.DONTWAIT)
+            self._parted = True
+        return self._parted
+
+    @property
     def reachable(self) -> bool:
-        """Whether `input` is still connected to the engine; for whoever sends there."""
+        """Whether `input` is connected to the engine; for whoever sends there."""
         # A ROUTER that refuses to send to strangers is writable only while it knows somebody.
         return ready(self.plain_input, zmq.POLLOUT)
 
@@ -127,13 +178,35 @@ class Resources:
         self.context.destroy(linger=0)
 
     def drain_output(self) -> Iterator[list[bytes]]:
-        """What has arrived on `output` and was not received yet; each message is received when it is asked for."""
+        """What has arrived on `output` and was not received yet; each message is received when it is asked for.
+
+        Once the engine is dead this is all that it had sent, also what is on its way to the socket by then.
+        """
         while not self.output.closed:
             try:
                 frames = self.plain_output.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
-                return
-            yield frames
+                if not self._await_the_rest():
+                    return
+            else:
+                yield frames
+
+    def _await_the_rest(self) -> bool:
+        """Of a dead engine: wait for what it has sent and ZMQ's own thread has not brought yet; False if nothing comes.
+
+        What a killed rank 0 counted as sent may never come, so the wait is bounded, and the first in vain is the last.
+        """
+        if self.latch.error is None:
+            return False
+        if self._last is None:
+            with contextlib.suppress(ValueError):  # given back by now, and nobody would read it
+                self._last = self.link().sent
+        if self._last is None or self.traffic.received >= self._last:
+            return False
+        if self.plain_output.poll(LAST_LIMIT if isinstance(self.latch.error, EngineStopped) else REST_LIMIT):
+            return True
+        self._last = 0
+        return False
 
     # ---- traffic ----
 
@@ -183,25 +256,48 @@ class Resources:
 
         Whoever comes second waits for the first, so that nothing is left for him either.
         """
-        with self._lock:
-            first = not self.released
-            self.released = True
-            if first:
-                self._releasing = threading.get_ident()
-        if not first:
-            # But not for himself: a finalizer may run in the middle of it, on the same thread.
-            if self._releasing != threading.get_ident():
-                self._done.wait(self.stop_limit + LEAVE_GRACE + KILL_MARGIN)
-            return
+        me = threading.get_ident()
+        if me in self._inside:
+            return  # a finalizer, or a signal's handler, in the middle of it on the same thread
+        self._inside.add(me)
         try:
+            first = next(self._turns) == 0
+            self.released = True
+            if not first:
+                self._await_release()
+            elif threading.current_thread() in self.threads:
+                # A finalizer may run anywhere. This thread has to go on, or it would be waited for in vain.
+                threading.Thread(target=self._release, name="engine-release").start()
+            else:
+                self._release()
+        finally:
+            self._inside.discard(me)
+
+    def _await_release(self) -> None:
+        deadline = Deadline.after(self.stop_limit + LEAVE_GRACE + KILL_MARGIN)
+        self._stopped.wait(deadline.remaining())
+        self.close_here()
+        self._done.wait(deadline.remaining())
+
+    def _release(self) -> None:
+        try:
+            self._await_start()
             self._stop()
         finally:
             self.latch.set(EngineStopped())
+            self._stopped.set()
             with contextlib.ExitStack() as rest:  # in the reverse order; one that fails does not keep the others
                 rest.callback(self._done.set)
                 rest.callback(self._give_back)
+                rest.callback(self.abandoned.close)
                 rest.callback(self.pulses.close)
                 rest.callback(self.close_sockets)
+
+    def _await_start(self) -> None:
+        """Have a start that is under way on another thread given up."""
+        if not self._start_over.is_set() and self._starter != threading.get_ident():
+            self.abandoned.call()
+            self._start_over.wait(self.config.timeouts.startup + KILL_MARGIN)
 
     def _stop(self) -> None:
         if self.watch is not None:
@@ -213,103 +309,16 @@ class Resources:
     def disown(self) -> None:
         """In a forked child: the engine is the parent's. Let go what would keep it from noticing the parent's end."""
         # Made anew: another thread of the parent may have held them at the fork.
-        self._lock, self._done = threading.Lock(), threading.Event()
+        self._stopped, self._done = threading.Event(), threading.Event()
+        self._stopped.set()
         self._done.set()
+        self._turns = itertools.count(1)
+        self._inside.clear()
+        self.close_here = lambda: None
         self.released = True
         self.latch.disown(EngineDeadError(CLIENT_ROLE, "this process is a fork of the one that the engine belongs to"))
         self.calls.disown()
         self.forget_reader()
-
-
-class Ownership(Resources):
-    """What the client has that starts the engine: its processes, its directory, its pulse table, the other seats."""
-
-    def __init__(self, config: EngineConfig, context: zmq.Context[Any]) -> None:
-        super().__init__(config, context)
-        with contextlib.ExitStack() as undo:
-            undo.callback(context.destroy, linger=0)
-            self.endpoints = Endpoints.create(config.socket_dir, config.tp_size, config.client_count)
-            undo.callback(self.endpoints.remove)
-            self.pulses = PulseTable(config.tp_size, config.client_count)
-            undo.callback(self.pulses.close)
-            self.make_sockets()
-            self.startup = context.socket(zmq.ROUTER)
-            """Where rank 0 says HELLO; closed once the engine is ready."""
-            self.abandoned = Wake()
-            """Readable once another thread gives up the start that is under way."""
-            undo.pop_all()
-        self.ranks = Ranks()
-        self.seats = Seats(self.latch)
-        self.farewell = GIVING_UP
-        """What the ranks are told if they have to go before the engine was ready."""
-        self._epoch = 0
-        self._starter: int | None = None
-        self._start_over = threading.Event()
-        self._start_over.set()
-
-    @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """Inside the block this thread, and no other, deals with the ranks."""
-        self._starter = threading.get_ident()
-        self._start_over.clear()
-        try:
-            yield
-        finally:
-            self._start_over.set()
-
-    def open(self) -> None:
-        super().open()
-        self.startup.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.bind(self.startup, "startup")
-
-    @property
-    def shared(self) -> list[int]:
-        """The descriptors that every rank gets: the claim, held until its last process is gone, and the pulse table."""
-        claim = self.endpoints.claim
-        return [claim.fileno() if claim is not None else -1, self.pulses.fileno()]
-
-    def watch_over(self, epoch: int) -> None:
-        """The engine of this run is ready: from now on the monitor thread watches over it."""
-        self._epoch = epoch
-        pids = [rank.process.pid for rank in self.ranks.all]
-        self.startup.close()
-        self.watchdog = Watchdog(self.config.step_limit, self.pulses, self.traffic, self.debts, pids)
-        monitor = Monitor(self.ranks, self.latch, self.watchdog, self.seats)
-        self.seats.changed = monitor.wake
-        self.watch = monitor
-
-    def pids(self) -> dict[str, int]:
-        return {rank.role: rank.process.pid for rank in list(self.ranks.all)}
-
-    def seat(self, client_index: int) -> ClientSeat:
-        pids = list(self.pids().values())
-        return self.seats.make(
-            self.config, self._epoch, self.endpoints.directory, client_index, pids, self.pulses.fileno()
-        )
-
-    def _stop(self) -> None:
-        if self.watch is not None:
-            super()._stop()
-            return
-        if not self._start_over.is_set() and self._starter != threading.get_ident():
-            self.abandoned.call()
-            self._start_over.wait(self.config.timeouts.startup + KILL_MARGIN)
-        # Without a death there is nobody but the program to give up, and it should end soon.
-        start_grace = INTERRUPT_GRACE if self.farewell is GIVING_UP else START_GRACE
-        self.ranks.take_down(self.farewell, LEAVE_GRACE, start_grace)
-        self.ranks.close()
-
-    def _give_back(self) -> None:
-        self.abandoned.close()
-        self.seats.close()
-        self.endpoints.remove()
-
-    def disown(self) -> None:
-        super().disown()
-        self.ranks.disown()
-        self.seats.disown()
-        if self.endpoints.claim is not None:
-            self.endpoints.claim.release()
 
 
 _living: weakref.WeakSet[Resources] = weakref.WeakSet()

@@ -3,8 +3,9 @@
 The client that starts the engine owns it. It makes a :class:`ClientSeat` for each other one and hands it over: as an
 argument of a multiprocessing process, through a fork, or within the process. A seat's client has links of its own
 (`input.1` and `output.1`) and two pipes of its own to the owner. On one the owner tells the engine's death, with its
-cause, and its end is the owner's; on the other the guest tells what it has found out, and its end is the guest's: then
-rank 0 drops what it owned.
+cause, and its end is the owner's; on the other the guest tells where it is, what it has found out and when it leaves.
+Its end is the guest's, and so is its process's: a fork of the owner may hold a copy of any pipe for longer. Then rank 0
+drops what the guest owned.
 """
 
 from __future__ import annotations
@@ -30,12 +31,31 @@ from engine.wake import Wake
 from engine.watchdog import Watchdog
 
 
-class Word(msgspec.Struct, frozen=True):
-    """One line on a seat's pipe: a death, with its culprit and cause; `stopped` if its owner shut the engine down."""
+class Word(msgspec.Struct, frozen=True, tag="dead"):
+    """A line on either pipe of a seat: a death, its culprit and cause; `stopped` if the owner shut the engine down."""
 
     culprit: str
     cause: str
     stopped: bool = False
+
+
+class Here(msgspec.Struct, frozen=True, tag="here"):
+    """A guest's first line: the process that it is in."""
+
+    pid: int
+
+
+class Gone(msgspec.Struct, frozen=True, tag="gone"):
+    """A guest's last line: it asks for nothing more."""
+
+
+Line = Word | Here | Gone
+
+
+def say(pipe: int, line: Line) -> None:
+    """Write it; harmless if nobody reads any more."""
+    with contextlib.suppress(OSError):
+        os.write(pipe, msgspec.json.encode(line) + b"\n")
 
 
 @dataclass(slots=True)
@@ -90,14 +110,43 @@ class ClientSeat:
 
 
 class _Guest:
-    """A seat as the owner knows it: the writing end of its news, the reading end of its presence."""
+    """A seat as the owner knows it: the writing end of its news, the reading end of its presence, its process."""
 
     def __init__(self, client_index: int, news: int, presence: int) -> None:
         self.client_index = client_index
         self.news = news
         self.presence = presence
-        self.watched = False
-        self.buffer = b""
+        self.process = -1
+        self.watched: list[int] = []
+        self._buffer = b""
+
+    def lines(self) -> list[Line]:
+        """What it has said since the last call, and at the end that it is gone, whether or not it said so."""
+        lines: list[Line] = []
+        try:
+            data = os.read(self.presence, 65536)
+            *whole, self._buffer = (self._buffer + data).split(b"\n")
+            for line in whole:
+                with contextlib.suppress(msgspec.MsgspecError):
+                    lines.append(msgspec.json.decode(line, type=Line))
+            if not data:
+                lines.append(Gone())
+        except BlockingIOError:
+            if self.process >= 0 and select.select([self.process], [], [], 0)[0]:
+                lines.append(Gone())
+        return lines
+
+    def meet(self, pid: int) -> bool:
+        """It is in that process; False if that has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process = os.pidfd_open(pid)
+        return self.process >= 0
+
+    def close(self) -> None:
+        for fd in (self.news, self.presence, self.process):
+            if fd >= 0:
+                os.close(fd)
+        self.news = self.presence = self.process = -1
 
 
 class Seats:
@@ -116,12 +165,13 @@ class Seats:
     def make(
         self, config: EngineConfig, epoch: int, directory: str, client_index: int, pids: list[int], pulses: int
     ) -> ClientSeat:
-        """The seat of client `client_index`, which can be had once. Raises ValueError."""
-        if not isinstance(client_index, int) or not 1 <= client_index < config.client_count:
+        """The seat of client `client_index`, which can be had once. Raises ValueError, or what is latched."""
+        if type(client_index) is not int or not 1 <= client_index < config.client_count:
             most = config.client_count - 1
             expected = f"1 to {most}" if most else "a larger client_count, which has room for one"
             raise ValueError(f"client_index: got {client_index!r}, expected {expected}")
         with self._lock, contextlib.ExitStack() as undo:
+            self._latch.check_open()  # later than that nobody would tell this one anything
             if client_index in self._given:
                 raise ValueError(f"client_index: the seat of client {client_index} was given away already")
             fds: list[int] = []
@@ -145,30 +195,34 @@ class Seats:
             guests = list(self._guests)
         for guest in guests:
             if not guest.watched:
-                guest.watched = True
-                ranks.watch(guest.presence)
-            try:
-                data = os.read(guest.presence, 65536)
-            except BlockingIOError:
-                continue
-            *lines, guest.buffer = (guest.buffer + data).split(b"\n")
-            for line in lines:
-                with contextlib.suppress(msgspec.MsgspecError):
-                    word = msgspec.json.decode(line, type=Word)
-                    return EngineDeadError(word.culprit, word.cause)
-            if not data:
-                ranks.unwatch(guest.presence)
-                self._drop(guest)
-                if ranks.all:
-                    ranks.all[0].notify(Notice("gone", client=guest.client_index))
+                self._watch(guest, guest.presence, ranks)
+            for line in guest.lines():
+                if isinstance(line, Word):
+                    return EngineDeadError(line.culprit, line.cause)
+                if isinstance(line, Here) and guest.meet(line.pid):
+                    self._watch(guest, guest.process, ranks)
+                else:
+                    self._part(guest, ranks)
+                    break
         return None
+
+    def _watch(self, guest: _Guest, fd: int, ranks: Ranks) -> None:
+        guest.watched.append(fd)
+        ranks.watch(fd)
+
+    def _part(self, guest: _Guest, ranks: Ranks) -> None:
+        """That guest is gone, and rank 0 hears of it."""
+        for fd in guest.watched:
+            ranks.unwatch(fd)
+        self._drop(guest)
+        if ranks.all:
+            ranks.all[0].notify(Notice("gone", client=guest.client_index))
 
     def _drop(self, guest: _Guest) -> None:
         with self._lock:
             if guest in self._guests:
                 self._guests.remove(guest)
-                os.close(guest.news)
-                os.close(guest.presence)
+                guest.close()
 
     def _tell(self) -> None:
         """The engine is dead: every guest learns of what."""
@@ -177,14 +231,14 @@ class Seats:
             return
         word = Word(error.culprit, error.cause, isinstance(error, EngineStopped))
         with self._lock:
-            for guest in self._guests:
-                with contextlib.suppress(OSError):
-                    os.write(guest.news, msgspec.json.encode(word) + b"\n")
+            for guest in list(self._guests):
+                say(guest.news, word)
 
     def close(self) -> None:
         """Let go of all pipes, which every guest reads as the owner's end."""
-        for guest in list(self._guests):
-            self._drop(guest)
+        with self._lock:
+            for guest in list(self._guests):
+                self._drop(guest)
 
     def disown(self) -> None:
         """In a forked child: the pipes are the parent's, and its end must be its alone."""
@@ -201,11 +255,14 @@ class SeatWatch:
         self._news = news
         self._presence = presence
         self._wake = Wake()
-        os.set_blocking(news, False)
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=_watch, args=(latch, watchdog, news, presence, self._wake), name="engine-seat", daemon=True
         )
-        self._thread.start()
+        try:
+            self.thread.start()
+        except BaseException:
+            self._wake.close()
+            raise
 
     def wake(self) -> None:
         """Let the thread look at the latch."""
@@ -217,11 +274,13 @@ class SeatWatch:
             self.wake()
 
     def stop(self, limit: float, *, drain: bool) -> None:
-        """Leave. The engine goes on without this client, whatever `limit` and `drain` say. Safe to call again."""
+        """Leave. The engine goes on without this client, whatever `limit` and `drain` say.
+
+        Safe to call again, but not on the thread itself.
+        """
         self._latch.set(EngineStopped(cause="this client of the engine was shut down"))
         self.wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join(limit + 1.0)
+        self.thread.join(limit + 1.0)
         self.let_go()
 
     def let_go(self) -> None:
@@ -245,6 +304,8 @@ def _watch(latch: DeathLatch, watchdog: Watchdog, news: int, presence: int, wake
     except Exception as failure:
         # A client that nobody tells anything must not go on: the engine's death would not reach it.
         latch.set(EngineDeadError(CLIENT_ROLE, f"its seat thread failed: {type(failure).__name__}: {failure}"))
+    finally:
+        say(presence, Gone())
 
 
 def _listen(latch: DeathLatch, watchdog: Watchdog, news: int, presence: int, wake: Wake) -> None:
@@ -259,8 +320,7 @@ def _listen(latch: DeathLatch, watchdog: Watchdog, news: int, presence: int, wak
         error = reader.read()
         if error is None and (error := watchdog.bark()) is not None:
             # The owner, which may wait for nothing itself, has to end the engine.
-            with contextlib.suppress(OSError):
-                os.write(presence, msgspec.json.encode(Word(error.culprit, error.cause)) + b"\n")
+            say(presence, Word(error.culprit, error.cause))
         if error is not None:
             latch.set(error)
 

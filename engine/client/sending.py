@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from engine.codec import Decoder, Encoder
+from engine.codec import Decoder, Encoder, prove_sendable
 from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError, UtilityError
 from engine.messages import Abort, Add, MessageType, Request, Utility, engine_identity, rank_role
 
@@ -71,6 +71,10 @@ class Outbox:
         def message(number: int) -> Utility:
             return Utility(number, self._client, call_id, method, list(args))
 
+        try:
+            prove_sendable(args)
+        except Exception as error:  # also what a value's own methods raise
+            raise UtilityError(method, f"call to {method} cannot be sent: {error}") from error
         frames = self._encoded(message, lambda why: UtilityError(method, f"call to {method} cannot be sent: {why}"))
         return self._send(MessageType.UTILITY, frames)
 
@@ -108,8 +112,9 @@ class Releases:
     def wait(self, parcel: Parcel, then: Callable[[], None]) -> None:
         """Call `then`, on that thread, once the parcel is done. One socket lets go in the order of sending."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="engine-sends", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="engine-sends", daemon=True)
+            thread.start()
+            self._thread = thread  # only now: one that cannot be started must not be waited for
         self._waiting.put((parcel, then))
 
     def close(self) -> None:

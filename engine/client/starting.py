@@ -7,10 +7,12 @@ turn, of another run or of another configuration is a failed start.
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 import zmq
 
-from engine.client.resources import Ownership
+from engine.client.ownership import Ownership
 from engine.clock import Deadline
 from engine.codec import Decoder, Encoder
 from engine.config import Launch
@@ -135,11 +137,9 @@ class Handshake:
             for link in ("input", "output")
         )
         init = Init(self._launch.epoch, inputs, outputs)
-        socket = blocking(self._resources.startup)
-        try:
-            socket.send_multipart([self._identity, *Encoder().encode(init)], zmq.DONTWAIT)
-        except zmq.ZMQError as error:
-            raise self._error(f"cannot be answered on startup: {error}") from error
+        with contextlib.suppress(zmq.ZMQError):  # it is gone by now, and its exit says how
+            frames = [self._identity, *Encoder().encode(init)]
+            blocking(self._resources.startup).send_multipart(frames, zmq.DONTWAIT)
 
     def _error(self, cause: str) -> StartupError:
         return StartupError(self._role, cause, exit_code=None, phase="hello" if self._state == "new" else "connect")

@@ -45,14 +45,21 @@ class Receiver:
         self._releases = Releases()
         self._unsent: set[threading.Event] = set()
         self.inbox = ThreadInbox(resources.latch)
-        self.sending = threading.Lock()
-        """Held while something is put on the input socket."""
+        self.sending = threading.RLock()
+        """Held while something is put on the input socket. A signal's handler may want it while its thread has it."""
+        self._closed = threading.Event()
+        self._forsaken = False
+        self._thread = threading.Thread(target=self._run, name="engine-receiver", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self._wake.close()
+            raise
+        resources.threads.append(self._thread)
         resources.close_sockets = self._close
         resources.forget_reader = self._disown
         if resources.watchdog is not None:
             resources.watchdog.suspect_output = self._suspect
-        self._thread = threading.Thread(target=self._run, name="engine-receiver", daemon=True)
-        self._thread.start()
         resources.latch.listen(self._wake.call)
 
     def _run(self) -> None:
@@ -65,6 +72,9 @@ class Receiver:
             self._bury()
         self._released.wait()
         self._output.close(linger=0)
+        self._closed.set()
+        if self._forsaken:
+            self._close_rest()
 
     def _receive(self) -> None:
         """Until the engine dies or a message cannot be understood."""
@@ -120,16 +130,21 @@ class Receiver:
         """Have the output socket closed by its own thread, the rest here."""
         self._released.set()
         self._releases.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_LIMIT)
-        if self._thread.is_alive():
-            return  # it is inside somebody's finalizer, or stuck; its socket is its own
+        if not self._closed.wait(CLOSE_LIMIT):
+            # The thread is inside somebody's finalizer. Its socket is its own, and it closes the rest too, at its end.
+            self._forsaken = True
+            if not self._closed.is_set():
+                return
+        self._thread.join(CLOSE_LIMIT)
+        self._close_rest()
+
+    def _close_rest(self) -> None:
         self._wake.close()
         with self.sending:
             self._resources.close_unattached()
 
     def _disown(self) -> None:
-        self.sending = threading.Lock()
+        self.sending = threading.RLock()
         self.inbox.disown()
         self._wake.disown()
 
@@ -170,9 +185,8 @@ class SyncMPClient(MPClient):
     def get_output(self, timeout: float | None = None) -> Outputs:
         return self._receiver.inbox.get(Deadline.after(timeout))
 
-    def _begin(self, resources: Resources, start: Callable[[], None]) -> None:
-        super()._begin(resources, start)
-        self._receiver = Receiver(resources)
+    def _receive(self) -> None:
+        self._receiver = Receiver(self._resources)
 
     def _send(self, send: Callable[[], Parcel | None]) -> Parcel | None:
         try:
@@ -194,9 +208,14 @@ class SyncMPClient(MPClient):
             return
         if not self._receiver.await_release(parcel, deadline):
             raise TimeoutError
-        self._resources.latch.check()
-        self._send(self._check_reachable)
-
-    def _check_reachable(self) -> None:
-        if not self._resources.reachable:
-            raise Unreachable.dropped()
+        resources = self._resources
+        with self._receiver.sending:
+            resources.latch.check()  # else the sockets are open
+            if not resources.parted:
+                return
+        resources.latch.wait(CAUSE_LIMIT)
+        with self._receiver.sending:
+            resources.latch.check()
+            if not resources.reachable:
+                resources.die(Unreachable.dropped())
+        resources.latch.check()

@@ -83,7 +83,7 @@ class HandshakeRelay(PublishedRelay):
             try:
                 outcome = self._round(rounds, deadline, failure)
             except PeerFailed:
-                # Rank 0 leaves in the middle of a round when `control` tells it to; it has said why.
+                # Rank 0 leaves in the middle of a round when `control` says so; the others may have been told why.
                 while self._seat.rank > 0 and readable(self.socket):
                     self._receive()
                 raise

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import os
 import select
 import threading
 import time
@@ -34,6 +33,8 @@ class Driver(Protocol):
     """Drives one client after the other. Calls begin in the order in which they are made."""
 
     client: Any
+    complaints: list[str]
+    """What a loop had to say to nobody: exceptions that were lost."""
 
     def build(self, config: EngineConfig, factory: ForkFactory, *, inside: bool) -> None:
         """Start an engine; `inside` a running event loop, where there is one."""
@@ -45,6 +46,9 @@ class Driver(Protocol):
     def call(self, method: str, args: Sequence[Any], timeout: float | None = None) -> Wait: ...
 
     def read(self) -> Wait: ...
+
+    def glance(self) -> Wait:
+        """Read, but do not wait for what is not there."""
 
     def sent(self, wait: Wait) -> None:
         """Return once that call has sent its message, or is over."""
@@ -64,8 +68,11 @@ class Driver(Protocol):
     def shut(self, where: str, timeout: float | None, drain: bool) -> None:
         """Shut the client down: `here`, on a `thread`, or on two threads `at once`."""
 
-    def drop(self) -> None:
-        """Forget the client. Nothing that was begun may be under way any more."""
+    def forget(self) -> None:
+        """Have no client any more."""
+
+    def collect(self) -> None:
+        """Collect garbage."""
 
     def close(self) -> None: ...
 
@@ -77,13 +84,17 @@ class LoopDriver:
 
     def __init__(self) -> None:
         self.complaints: list[str] = []
-        """What the loop had to say to nobody: exceptions that were lost."""
         self.open()
 
     def open(self) -> None:
         """Make a new loop."""
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
+        self.loop.set_exception_handler(self._complain)
+
+    def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # A loop that is closed with a task in it is its owner's doing.
+        if not (loop.is_closed() and "destroyed but it is pending" in context["message"]):
+            self.complaints.append(str(context))
 
     def build(self, config: EngineConfig, factory: ForkFactory, *, inside: bool) -> None:
         async def make() -> None:
@@ -105,6 +116,12 @@ class LoopDriver:
 
     def read(self) -> Wait:
         return self.loop.create_task(self._client.get_output_async())
+
+    def glance(self) -> Wait:
+        wait = self.read()
+        self.turn(2)
+        wait.cancel()
+        return wait
 
     def sent(self, wait: Wait) -> None:
         self.turn(1)  # a task's first step
@@ -162,8 +179,10 @@ class LoopDriver:
         else:
             self.loop.run_until_complete(asyncio.wait_for(shut(), BOUND))
 
-    def drop(self) -> None:
+    def forget(self) -> None:
         self.client = None
+
+    def collect(self) -> None:
         gc.collect()
         self.turn(2)
 
@@ -230,6 +249,10 @@ class ThreadDriver:
     def read(self) -> Wait:
         return self._begin(self._client.get_output)
 
+    def glance(self) -> Wait:
+        client = self._client
+        return self._begin(lambda: client.get_output(0.001))
+
     def sent(self, wait: Wait) -> None:
         traffic, before = self._client._resources.traffic, self._sent
         self.within(lambda: wait.done() or traffic.sent > before, lambda: "a message is sent")
@@ -245,10 +268,7 @@ class ThreadDriver:
             assert done if first else not late, f"still waiting after {BOUND} s: {late}"
 
     def within(self, wanted: Callable[[], bool], what: Callable[[], str]) -> None:
-        deadline = time.monotonic() + BOUND
-        while not wanted():
-            assert time.monotonic() < deadline, f"not so after {BOUND} s: {what()}"
-            time.sleep(0.0005)
+        wait_until(wanted, what)
 
     def batches(self, reads: Sequence[Wait]) -> list[Outputs]:
         # One reader may be ahead of another that was given the batch before it; the order of giving counts.
@@ -264,10 +284,11 @@ class ThreadDriver:
         else:
             self.settle(begin_shutdown(self._client, where, timeout, drain))
 
-    def drop(self) -> None:
-        assert not self.on_their_way, f"given to readers that are gone: {self.on_their_way}"
+    def forget(self) -> None:
         self.client = None
-        self._given = _Given()
+
+    def collect(self) -> None:
+        assert not self.on_their_way, f"given to readers that are gone: {self.on_their_way}"
         gc.collect()
 
     def close(self) -> None:
@@ -283,9 +304,18 @@ class ThreadDriver:
         return self.client
 
 
+def wait_until(wanted: Callable[[], bool], what: Callable[[], str]) -> None:
+    """Wait until that is so by the doing of other threads or processes, which it must be within :data:`BOUND`."""
+    deadline = time.monotonic() + BOUND
+    while not wanted():
+        assert time.monotonic() < deadline, f"not so after {BOUND} s: {what()}"
+        time.sleep(0.0005)
+
+
 def begin(call: Callable[[], object]) -> concurrent.futures.Future[Any]:
     """Make a call on a thread of its own."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
     def run() -> None:
         try:

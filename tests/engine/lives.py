@@ -29,7 +29,7 @@ from engine.health import is_stopped
 from engine.messages import CLIENT_ROLE, FinishReason
 from engine.monitor import EngineStopped
 from tests.engine.census import Census
-from tests.engine.driving import Driver, LoopDriver, Wait
+from tests.engine.driving import Driver, LoopDriver, Wait, wait_until
 from tests.engine.forks import SHORT, ForkFactory, config_for
 from tests.engine.promises import SEATS, WAITING, Promise, Promises
 from tests.engine.questions import Question
@@ -78,9 +78,10 @@ class Life:
         self.asks: list[tuple[Question, Wait]] = []
         self.adds: list[Adding] = []
         self._read_to_the_end = False
-        self._too_late = False
+        self._for_good = False
         self._before = Census.now()
         driver.build(config, self.factory, inside=inside)
+        self._resources = self.client._resources
         self._directory = self.client.endpoints.directory
         self._ghost = weakref.ref(self.client)
         assert self.client.pids == self.pids
@@ -98,7 +99,7 @@ class Life:
     @property
     def owed(self) -> set[str]:
         """What the client thinks that it is owed."""
-        return set(self.client._resources.owed)
+        return set(self._resources.owed)
 
     @property
     def over(self) -> bool:
@@ -164,9 +165,16 @@ class Life:
         self.driver.settle(self.reads, first=True)
         self.collect()
 
+    def glance(self) -> None:
+        """Read, if something is there."""
+        wait = self.driver.glance()
+        self.reads.append(wait)
+        self.driver.settle([wait])
+        self.collect()
+
     def cancelled_before_it_began(self, wait: Wait) -> None:
         """A call that is cancelled at once is as if it had never been made."""
-        traffic = self.client._resources.traffic
+        traffic = self._resources.traffic
         before = traffic.sent
         wait.cancel()
         self.driver.settle([wait])
@@ -180,15 +188,16 @@ class Life:
 
     def check_health(self) -> None:
         """What the client says of the engine's health fits."""
+        stall: EngineStalledError | None = None
         try:
             self.client.check_health()
         except EngineDeadError as error:
             self._died(error)
+            return
         except EngineStalledError as error:
-            assert self.state in ("halted", "dying"), error
-            assert self.state == "dying" or error.culprit == f"dp0.rank{self.halted}"
-        else:
-            assert self.state in ("well", "dying")
+            stall = error
+        assert self.state == "dying" or (stall is not None) == (self.state == "halted"), stall
+        assert self.state == "dying" or stall is None or stall.culprit == f"dp0.rank{self.halted}"
 
     # ---- what comes of them ----
 
@@ -213,7 +222,8 @@ class Life:
             assert not self._read_to_the_end, f"{batch} came after the engine's death was told"
             self.promises.take(batch)
         for wait in over:
-            if wait not in brought:
+            # Its own patience may be at its end; the death that was told stays.
+            if wait not in brought and not isinstance(wait.exception(), TimeoutError):
                 self._failed(wait.exception())
                 self._read_to_the_end = True
 
@@ -275,7 +285,7 @@ class Life:
 
     def expect_deadline(self, for_good: bool) -> None:
         """The stopped rank stays so until it is too late, or for good: whoever waits for it will say so."""
-        self.state, self._too_late = "dying", not for_good
+        self.state, self._for_good = "dying", for_good
         self.suspects.add(f"dp0.rank{self.halted}")
 
     def cancel_receiver(self, driver: LoopDriver, turns: int) -> None:
@@ -293,8 +303,8 @@ class Life:
         client = self.client
         self.driver.within(lambda: client.dead is not None, lambda: "the client knows that its engine is dead")
         self.state = "dead"
-        if self._too_late:
-            self.go_on()
+        if not self._for_good:
+            self.go_on()  # too late, but it need not be killed then
         self._everybody_is_told()
         self.driver.within(lambda: not self.factory.living(), lambda: "every rank has left")
 
@@ -325,16 +335,22 @@ class Life:
 
     def give_up(self) -> None:
         """Cancel all that is under way."""
-        cancelled = [wait.cancel() for wait in self.waits]
-        self.driver.turn(len(cancelled) > 0)
-        self.driver.settle(self.waits)
+        cancelled = [wait for wait in self.waits if wait.cancel()]
+        self.driver.settle(cancelled)
         self.collect()
 
     def drop(self) -> None:
         """Forget the client, which takes everything with it."""
         self.give_up()
+        self.driver.forget()
+        if self.waits:  # calls of threads hold the client and cannot be cancelled: the engine's death ends them
+            self.go_on()
+            if self.state == "well":
+                self.kill(0)
+            self.driver.settle(self.waits)
+            self.collect()
         self.death = None
-        self.driver.drop()
+        self.driver.collect()
         self._check_collected()
         self.check_nothing_is_left()
 
@@ -347,10 +363,10 @@ class Life:
         if not collected:
             driver.shut("without a loop", None, False)
             self.check_nothing_is_left()
-        driver.client = None
-        driver.open()
+        driver.forget()
         self._check_collected()
         self.check_nothing_is_left()
+        driver.open()
 
     def _check_collected(self) -> None:
         gc.collect()
@@ -361,8 +377,8 @@ class Life:
     def check(self) -> None:
         """After every rule."""
         self.collect()
-        resources = self.client._resources
-        assert len(resources.calls) <= len(self.asks)
+        self.check_health()
+        assert len(self._resources.calls) <= len(self.asks)
         assert self.owed <= {promise.request.request_id for promise in self.promises.open}
         assert self.driver.complaints == []
         if self.state in ("well", "halted"):
@@ -373,7 +389,7 @@ class Life:
         """No process, no directory, no descriptor, no thread."""
         assert self.factory.living() == []
         assert not os.path.exists(self._directory)
-        self.driver.within(lambda: not self._left(), lambda: f"{self._left()} is given back")
+        wait_until(lambda: not self._left(), lambda: f"{self._left()} is given back")
         assert self.driver.complaints == []
 
     def _left(self) -> list[str]:

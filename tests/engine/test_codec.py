@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.codec import INLINE_BELOW, ITEM_SIZES, Array, Decoder, Encoder
+from engine.codec import INLINE_BELOW, ITEM_SIZES, Array, Decoder, Encoder, prove_sendable
 from engine.messages import Add, Logprobs, Outputs, Request, SamplingParams, Startup, UtilityOutput
 
 SIZES = st.sampled_from((0, 1, INLINE_BELOW - 8, INLINE_BELOW, INLINE_BELOW + 8, 65_536, 2**20, 2**20 + 8))
@@ -147,3 +147,24 @@ def test_records_with_arrays_are_equal_when_their_content_is() -> None:
     back = Decoder(Logprobs).decode(Encoder().encode(logprobs))
     assert back == logprobs
     assert [(one.logprob, one.top) for one in back] == [(-0.5, [(3, -0.5), (1, -2.0)])]
+
+
+def test_what_a_deeper_reader_could_not_read_is_refused_by_the_sender() -> None:
+    def nested(levels: int) -> list[Any]:
+        value: list[Any] = []
+        for _ in range(levels):
+            value = [value]
+        return value
+
+    prove_sendable(nested(400))
+    deepest = max(levels for levels in range(400, 1100) if _readable(nested(levels)))
+    with pytest.raises((ValueError, msgspec.MsgspecError)):
+        prove_sendable(nested(deepest))
+
+
+def _readable(value: Any) -> bool:
+    try:
+        Decoder(object).decode(Encoder().encode(value))
+    except (ValueError, msgspec.MsgspecError):
+        return False
+    return True

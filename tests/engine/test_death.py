@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from engine.client.aio import AsyncMPClient
-from engine.core import EngineCore
+from engine.core import EngineCore, StepResult
 from engine.errors import EngineDeadError, ExitCode
 from engine.llm import AsyncLLM
 from engine.messages import ENGINE_CORE_DEAD, Outputs, Request, RequestOutput, SamplingParams
@@ -115,7 +115,7 @@ def failing(victim: str, at_step: int) -> Callable[[str], None]:
         if role == victim:
             whole, steps = EngineCore.step, iter(range(1, 10_000))
 
-            def step(self: EngineCore, *args: object) -> list[RequestOutput]:
+            def step(self: EngineCore, *args: object) -> StepResult:
                 if next(steps) == at_step:
                     raise ValueError("the step went wrong")
                 return whole(self, *args)  # type: ignore[arg-type]

@@ -253,6 +253,33 @@ def test_a_freeze_right_after_the_last_token_is_an_idle_pause(factory: ForkFacto
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("moment", ["end", "begin"])
+def test_a_rank_that_is_stopped_between_two_steps_is_found(moment: str) -> None:
+    """One rank has no peer that waits for it: only the watchdog is left to say that the next step is to begin."""
+
+    def before(role: str) -> None:
+        whole = getattr(Pulse, moment)
+
+        def halt(self: Pulse, *args: Any, **options: Any) -> None:
+            last = self._row[1] + (moment == "end") == 3
+            if last and moment == "begin":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            whole(self, *args, **options)
+            if last and moment == "end":
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        replace(Pulse, moment, halt)
+
+    halting = ForkFactory(before)
+
+    async def run() -> None:
+        async with AsyncLLM(config_for(1, timeouts=QUICK), halting) as llm:
+            with pytest.raises(EngineDeadError, match=r"dp0\.rank0: it is stopped by a signal \(watchdog"):
+                await asyncio.wait_for(tokens_of(llm, 50), 10)
+
+    asyncio.run(run())
+
+
 def test_an_idle_engine_writes_no_pulse_and_needs_no_watchdog(factory: ForkFactory) -> None:
     async def run() -> None:
         async with AsyncLLM(config_for(2, timeouts=QUICK), factory) as llm:
@@ -270,8 +297,8 @@ def test_an_idle_engine_writes_no_pulse_and_needs_no_watchdog(factory: ForkFacto
     asyncio.run(run())
 
 
-def reading(ended: int, busy: bool = False, beats: int = 0, at: float = 1.0) -> Reading:
-    return Reading(ended + busy, ended, beats, at)
+def reading(ended: int, busy: bool = False, beats: int = 0, at: float = 1.0, more: bool = False) -> Reading:
+    return Reading(ended + busy, ended, beats, at, more)
 
 
 @pytest.mark.parametrize(
@@ -283,6 +310,7 @@ def reading(ended: int, busy: bool = False, beats: int = 0, at: float = 1.0) -> 
         ([reading(3, busy=True, beats=9), reading(3, busy=True, beats=7)], 0, 1.0, "dp0.rank1"),
         ([reading(3), reading(2, busy=True)], 0, 1.0, "dp0.rank1"),
         ([reading(2, busy=True, beats=7), reading(3, beats=9)], 0, 1.0, "dp0.rank0"),
+        ([reading(3, at=4.0, more=True), reading(3)], 0, 4.0, "dp0.rank0"),
     ],
 )
 def test_what_is_owed_and_by_whom(readings: list[Reading], sent: int, since: float | None, culprit: str) -> None:

@@ -152,6 +152,7 @@ def rank(number: int, code: int | None = None, *, blames: str = "", cause: str =
         ([rank(0, ExitCode.DEADLINE), rank(1, ExitCode.DEADLINE), rank(2)], "dp0.rank2"),
         ([rank(0, ExitCode.PEER_FAILED), rank(1, ExitCode.DEADLINE, blames="dp0.rank2"), rank(2)], "dp0.rank2"),
         ([rank(0), rank(1, 0)], "dp0.rank1"),
+        ([rank(0, ExitCode.DEADLINE, blames="client"), rank(1)], "client"),
     ],
 )
 def test_one_death_is_told_from_those_that_follow_it(ranks: list[Rank], culprit: str) -> None:

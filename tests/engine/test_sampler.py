@@ -136,6 +136,23 @@ def test_a_missing_seed_is_derived_from_the_run_and_the_message(model: Llama) ->
     assert first.tokens("a") != first.tokens("b")
 
 
+def test_clients_have_seeds_of_their_own_and_the_first_keeps_those_it_had_alone(model: Llama) -> None:
+    assert sampler.derived_seed(EPOCH, 1) == sampler.derived_seed(EPOCH, 1, 0) == 14349383607674437685
+    seeds = {sampler.derived_seed(EPOCH, number, client) for number in range(1, 200) for client in range(5)}
+    assert len(seeds) == 199 * 5
+    inline, unseeded = Inline(model), SamplingParams(8, temperature=3.0)
+    told: dict[int, list[int]] = {client: [] for client in range(3)}
+    for client in told:
+        inline.add(Request("a", [1, 2, 3], unseeded), client)
+    while inline.steps == 0 or inline.core.has_work():
+        for client, outputs in inline.whole_step().outputs.items():
+            told[client] += outputs[0].token_ids
+    rows = reference.embedded("tiny", [1, 2, 3])
+    for client, tokens in told.items():
+        seed = sampler.derived_seed(EPOCH, 1, client)
+        assert tokens == reference.generate("tiny", rows, unseeded, seed)
+
+
 def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_batch(model: Llama) -> None:
     expected = reference.generate("tiny", reference.embedded("tiny", [5, 6, 7]), HOT, 11)
     assert expected != reference.greedy("tiny", [5, 6, 7], 12)

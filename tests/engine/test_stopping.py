@@ -209,6 +209,7 @@ def test_a_failure_during_a_drain_ends_it_at_once(tmp_path: Path) -> None:
         engine.until_ready()
         (peer,) = engine.peers
         peer.ask("a", PROMPT, 400)
+        peer.read()
         engine.stop(60.0, drain=True)
         draining(peer)
         engine.fail("no more")
@@ -225,6 +226,7 @@ def test_a_launcher_that_goes_during_a_drain_ends_it_at_once(tmp_path: Path) -> 
         engine.until_ready()
         (peer,) = engine.peers
         peer.ask("a", PROMPT, 400)
+        peer.read()
         engine.stop(60.0, drain=True)
         draining(peer)
         engine.orphan()
@@ -236,6 +238,7 @@ def test_a_second_stop_gives_up_the_drain(tmp_path: Path) -> None:
         engine.until_ready()
         (peer,) = engine.peers
         peer.ask("a", PROMPT, 400)
+        peer.read()
         engine.stop(60.0, drain=True)
         draining(peer)
         engine.stop(60.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -63,10 +64,8 @@ class Program:
     def close(self) -> None:
         """Kill what is left."""
         for fd in (self._pidfd, *self._listener.pidfds.values()):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         os.close(self._pidfd)
         self._listener.close()
 
@@ -80,7 +79,8 @@ def _run(main: Callable[[Narrator], None], fd: int, log: Path) -> NoReturn:
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.close(out)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
         main(Narrator(fd))
         code = 0
     except SystemExit as leaving:

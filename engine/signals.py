@@ -1,0 +1,33 @@
+"""When the signals that end a program may come.
+
+A program may make an exception of them, which then comes anywhere: it must not come between a thing and the place from
+which it is given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
+
+
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Inside the block the signals that end a program wait; after it they come."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def signals_come() -> Iterator[None]:
+    """Inside the block they come, whatever is around it: for a wait that may last."""
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
