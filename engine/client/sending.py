@@ -50,6 +50,7 @@ class Outbox:
         Raises :class:`EngineBusyError` if the engine holds as many requests as it may, :class:`EngineGenerateError` if
         the request's fields are of wrong types or its id is under way, the latched error if the engine is dead.
         """
+        self._gate()
         owed, config = self._resources.owed, self._resources.config
         if request.request_id in owed:
             raise EngineGenerateError(f"request id {request.request_id!r} is already under way")
@@ -62,6 +63,7 @@ class Outbox:
 
     def abort(self, request_ids: list[str]) -> None:
         """Ask for the end of requests."""
+        self._gate()
         frames = self._encoded(lambda number: Abort(number, request_ids, self._client), _unsent_request(request_ids))
         self._send(MessageType.ABORT, frames)
 
@@ -71,6 +73,7 @@ class Outbox:
         def message(number: int) -> Utility:
             return Utility(number, self._client, call_id, method, list(args))
 
+        self._gate()
         try:
             prove_sendable(args)
         except Exception as error:  # also what a value's own methods raise
@@ -78,9 +81,12 @@ class Outbox:
         frames = self._encoded(message, lambda why: UtilityError(method, f"call to {method} cannot be sent: {why}"))
         return self._send(MessageType.UTILITY, frames)
 
+    def _gate(self) -> None:
+        """Before anything else is said of a message: raise if the engine takes none any more."""
+        self._resources.latch.check_open()
+
     def _encoded(self, make: Callable[[int], Message], refuse: Callable[[str], Exception]) -> list[Any]:
         """The frames of the message with the next number; what `refuse` makes of the reason is raised."""
-        self._resources.latch.check_open()
         message = make(self._resources.traffic.sent + 1)
         # Read back before it is sent: a message that the engine cannot read would be the end of the engine.
         try:

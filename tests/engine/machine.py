@@ -16,10 +16,10 @@ from tests.engine.lives import HASTY, PATIENT, Life, shape
 from tests.engine.promises import PROMPTS, Promise, embedded
 from tests.engine.questions import ORDERS, QUESTIONS
 
-PATIENCE = 4
-"""Rules for which a stopped rank stays stopped."""
-
 RANKS = st.integers(0, 1)
+RULES_LATER = st.integers(0, 6)
+"""How many rules run before what has been begun is over."""
+
 TURNS = st.integers(0, 6)
 SOME = st.integers(0, 11)
 """Which of a list, counted round and round."""
@@ -85,15 +85,14 @@ class Machine(RuleBasedStateMachine):
         self.age += 1
         if self.life is None:
             return
-        if self.life.state == "halted":
-            self.patience -= 1
-            if self.patience <= 0:
-                self.life.go_on()
+        if self.life.state in ("halted", "dying") and self.patience == 0:
+            self.life.get_over()
+        self.patience -= 1
         self.life.check()
 
     # ---- beginning and end ----
 
-    @initialize(misses_deadlines=st.sampled_from([False] * 7 + [True]))
+    @initialize(misses_deadlines=st.sampled_from([False, False, True]))
     def choose(self, misses_deadlines: bool) -> None:
         self.misses_deadlines = misses_deadlines
 
@@ -110,16 +109,24 @@ class Machine(RuleBasedStateMachine):
         self.begin(lambda: Life(self.driver, shape(size, relay, PATIENT, stats=stats), inside=inside), span)
 
     @precondition(lambda self: self.misses_deadlines and (self.life is None or self.life.over))
-    @rule(size=st.integers(1, 2), rank=RANKS, inside=st.booleans(), for_good=st.sampled_from([False, False, True]))
+    @rule(
+        size=st.integers(1, 2),
+        rank=RANKS,
+        inside=st.booleans(),
+        for_good=st.sampled_from([False, False, True]),
+        rules=RULES_LATER,
+    )
     @noted
-    def start_and_stop_a_rank_for_too_long(self, size: int, rank: int, inside: bool, for_good: bool) -> None:
+    def start_and_stop_a_rank_for_too_long(
+        self, size: int, rank: int, inside: bool, for_good: bool, rules: int
+    ) -> None:
         """It stays stopped, or goes on when it is too late."""
         self.begin(lambda: Life(self.driver, shape(size, "pushpull", HASTY, stats=False), inside=inside), 0)
         self.now.add(*self.promise(0, 450, "ids"))
         self.now.read_on()
         self.now.halt(rank % size)
         self.now.expect_deadline(for_good)
-        self.misses_deadlines = False
+        self.misses_deadlines, self.patience = False, rules
 
     def begin(self, make: Callable[[], Life], span: int) -> None:
         if self.life is not None:
@@ -129,8 +136,7 @@ class Machine(RuleBasedStateMachine):
 
     def end(self) -> None:
         """End whatever life there is, in the way that its state asks for."""
-        if self.now.state == "dying":
-            self.now.await_death()
+        self.now.get_over()
         self.now.go_on()
         self.now.shut("here", None, drain=False)
         self.forget()
@@ -249,31 +255,19 @@ class Machine(RuleBasedStateMachine):
     # ---- the engine's processes ----
 
     @old("well", "halted")
-    @rule(rank=RANKS, at_once=st.booleans())
+    @rule(rank=RANKS, rules=RULES_LATER)
     @noted
-    def kill(self, rank: int, at_once: bool) -> None:
+    def kill(self, rank: int, rules: int) -> None:
         self.now.kill(rank % self.now.size)
-        if at_once:
-            self.now.await_death()
+        self.patience = rules
 
     @within("well")
-    @rule(rank=RANKS)
+    @rule(rank=RANKS, rules=RULES_LATER)
     @noted
-    def stop(self, rank: int) -> None:
+    def stop(self, rank: int, rules: int) -> None:
+        """And let it go on later, long before anybody has to wait for it for too long."""
         self.now.halt(rank % self.now.size)
-        self.patience = PATIENCE
-
-    @within("halted")
-    @rule()
-    @noted
-    def go_on(self) -> None:
-        self.now.go_on()
-
-    @within("dying")
-    @rule()
-    @noted
-    def await_death(self) -> None:
-        self.now.await_death()
+        self.patience = rules
 
     # ---- the end ----
 
@@ -362,11 +356,12 @@ class LoopMachine(Machine):
         self.driver.settle([wait])
 
     @old("well", "halted")
-    @rule(turns=TURNS)
+    @rule(turns=TURNS, rules=RULES_LATER)
     @noted
-    def cancel_the_receiver(self, turns: int) -> None:
+    def cancel_the_receiver(self, turns: int, rules: int) -> None:
         """Also before its first step, if the client has not been used yet."""
         self.now.cancel_receiver(self.driver, turns)
+        self.patience = rules
 
     @old()
     @rule(collected=st.booleans())

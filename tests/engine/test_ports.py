@@ -324,18 +324,21 @@ def test_what_comes_too_late_is_answered_and_what_had_come_is_still_taken(client
     assert client.read() == Outputs(2, 0, [], UtilityOutput(7, "Call to echo method failed: shutting down"))
 
 
-@pytest.mark.parametrize("received", [True, False])
-def test_at_the_end_everything_that_was_not_taken_is_answered(received: bool, client: Client) -> None:
+def test_at_the_end_everything_that_was_not_taken_is_answered(client: Client) -> None:
     client.weigh(1)
     client.call(7, "echo")
     client.abort("r1")
-    if received:
-        client.arrived()
-    else:
-        assert client.ports._ports[0].input.poll(PATIENCE)
+    client.arrived()
     client.ports.refuse("shutting down", waiting=True)
     assert client.read().outputs == [RequestOutput("r1", [], FinishReason.ABORT, "shutting down")]
-    client.arrived()
     assert client.read().utility == UtilityOutput(7, "Call to echo method failed: shutting down")
     assert client.ports.take(block=False) == []
     assert client.ports.late_aborts() == frozenset()
+
+
+def test_at_the_end_what_still_lies_in_the_socket_is_answered_too(client: Client) -> None:
+    client.weigh(1)
+    assert client.ports._ports[0].input.poll(PATIENCE)
+    client.ports.refuse("shutting down", waiting=True)
+    assert client.read().outputs == [RequestOutput("r1", [], FinishReason.ABORT, "shutting down")]
+    assert client.ports.numbers == [(1, 1)]

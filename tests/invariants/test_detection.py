@@ -116,6 +116,7 @@ def test_health_is_red_while_a_rank_is_stopped_and_green_when_it_goes_on(victim:
             "if _in_step(readings) or readings[0].more:",
         ),
     ),
+    kin=("I18",),
 )
 @both_kinds
 def test_health_is_red_while_a_step_or_the_input_stands_still(kind: str) -> None:
@@ -208,7 +209,7 @@ def test_health_is_red_for_ever_once_the_engine_is_dead(kind: str) -> None:
         "if any(has_failed(rank) for rank in ranks.all):\n    death = settle(ranks)",
         "if all(has_failed(rank) for rank in ranks.all):\n    death = settle(ranks)",
     ),
-    kin=("I15",),
+    kin=("I15", "I17", "I30", "I32"),
 )
 @both_kinds
 @pytest.mark.parametrize("moment", ["idle", "step", "collective"])

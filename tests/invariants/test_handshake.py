@@ -12,22 +12,30 @@ import msgspec
 import pytest
 import zmq
 
+from engine import rank
 from engine.clock import Deadline
+from engine.config import Timeouts
 from engine.endpoints import Endpoints
 from engine.messages import EngineReady, Hello, Welcome, engine_identity
 from engine.ports import Port
 from engine.rank import RankProcess
 from engine.startup import StartupLink
 from tests.engine.forks import config_for, replace
-from tests.engine.wires import Before
+from tests.engine.wires import Before, instead
 from tests.invariants import Change, invariant
-from tests.invariants.callers import PATIENT
+from tests.invariants.callers import PATIENT, both_kinds
 from tests.invariants.leavings import nothing_left
 from tests.invariants.starts import LEAD, SECOND, Factories, fails
 from tests.invariants.starts import factories as factories
 from tests.invariants.starts import place as place
 
 STARTING = "engine/client/starting.py"
+OURS = (
+    "return welcome if frames[0] == identity and (welcome.epoch, welcome.client_index) == (epoch, client_index) "
+    "else None"
+)
+
+HASTY = Timeouts(startup=1.0, handshake=1.0, step=1.0, stall=0.5, shutdown=1.0)
 
 KIN = ("I34", "I35")
 
@@ -61,9 +69,10 @@ def twice(kind: type) -> Say:
 
 
 def changed(kind: type, **fields: Any) -> Say:
-    return lambda link, record, then: then(
-        msgspec.structs.replace(record, **fields) if isinstance(record, kind) else record
-    )
+    def say(link: StartupLink, record: Any, then: Callable[[Any], None]) -> None:
+        then(type(record)(**{**msgspec.structs.asdict(record), **(fields if isinstance(record, kind) else {})}))
+
+    return say
 
 
 def ready_first(link: StartupLink, record: Any, then: Callable[[Any], None]) -> None:
@@ -94,47 +103,16 @@ def identified(identity: bytes) -> Before:
     return before
 
 
-def welcoming(welcome: Callable[[Port, Welcome], None]) -> Before:
-    """Rank 0 greets in that way."""
+def greeting(times: int = 1, **fields: Any) -> Before:
+    """Rank 0 greets so often, with a welcome that has these fields."""
 
-    def before(role: str) -> None:
-        whole = Port.connect
+    def connect(self: Port, input_address: str, output_address: str, right: Welcome) -> None:
+        self.input.connect(input_address)
+        self.output.connect(output_address)
+        for _ in range(times):
+            self.input.send(msgspec.msgpack.encode(msgspec.structs.replace(right, **fields)))
 
-        def connect(self: Port, input_address: str, output_address: str, right: Welcome) -> None:
-            if welcome is nothing:
-                self.input.connect(input_address)
-                self.output.connect(output_address)
-                return
-            whole(self, input_address, output_address, right)
-            welcome(self, right)
-
-        if role == LEAD:
-            replace(Port, "connect", connect)
-
-    return before
-
-
-def nothing(port: Port, welcome: Welcome) -> None:
-    """No greeting at all."""
-
-
-def again(port: Port, welcome: Welcome) -> None:
-    port.input.send(msgspec.msgpack.encode(welcome))
-
-
-def greeting(**fields: Any) -> Before:
-    """The welcome has other fields."""
-
-    def before(role: str) -> None:
-        whole = Port.connect
-
-        def connect(self: Port, input_address: str, output_address: str, right: Welcome) -> None:
-            whole(self, input_address, output_address, msgspec.structs.replace(right, **fields))
-
-        if role == LEAD:
-            replace(Port, "connect", connect)
-
-    return before
+    return instead(LEAD, Port, "connect", connect)
 
 
 def stranger(role: str) -> None:
@@ -180,7 +158,7 @@ BREACHES = (
     Breach("another configuration", saying(changed(Hello, digest="0")), "said hello as (engine, version", "hello"),
     Breach("unknown identity", identified(engine_identity(7)), "an engine of unknown identity 0700", "hello"),
     Breach("stranger", stranger, "an engine of unknown identity 0700", ""),
-    Breach("welcome twice", welcoming(again), "a second welcome, expected its one welcome of this run", "connect"),
+    Breach("welcome twice", greeting(2), "a second welcome, expected its one welcome of this run", "connect"),
     Breach("welcome of another run", greeting(epoch=1), "expected its one welcome of this run", "connect"),
     Breach("welcome of another client", greeting(client_index=1), "expected its one welcome of this run", "connect"),
 )
@@ -203,11 +181,7 @@ def only(line: str, condition: str = "False") -> Change:
         only("if record.epoch != self._launch.epoch:"),
         only("if theirs != ours:"),
         only("if welcome is None or self._welcomed:", "welcome is None"),
-        Change(
-            STARTING,
-            "return welcome if frames[0] == identity and (welcome.epoch, welcome.client_index) == (epoch, client_index) else None",
-            "return welcome",
-        ),
+        Change(STARTING, OURS, "return welcome"),
     ),
     kin=KIN,
 )
@@ -219,5 +193,38 @@ def test_who_breaks_the_rules_of_the_handshake_is_refused(
         error = fails(kind, config_for(2, timeouts=PATIENT), factories(breach.before))
     assert error.role == breach.role
     assert breach.text in error.cause
-    if breach.phase:
-        assert error.phase == breach.phase
+    assert breach.phase in ("", error.phase)
+
+
+@invariant(
+    "I36", breaks=Change(STARTING, 'return self._state == "ready" and self._welcomed', "return self._welcomed"), kin=KIN
+)
+@invariant(
+    "I36",
+    breaks=Change(STARTING, 'return self._state == "ready" and self._welcomed', 'return self._state == "ready"'),
+    kin=KIN,
+)
+@pytest.mark.parametrize(("kind", "left_out"), [("asyncio", "the welcome"), ("plain", "READY")])
+def test_a_start_in_which_something_is_left_out_is_no_start(
+    kind: str, left_out: str, place: Path, factories: Factories
+) -> None:
+    before = greeting(0) if left_out == "the welcome" else instead(LEAD, StartupLink, "ready", lambda self: None)
+    with nothing_left(place):
+        error = fails(kind, config_for(1, timeouts=HASTY), factories(before))
+    assert (error.role, error.cause) == (LEAD, f"not ready within {HASTY.startup:g} s")
+
+
+@invariant(
+    "I36",
+    breaks=Change(
+        "engine/control.py", "if (join.version, join.digest) != (engine_version(), self._digest):", "if False:"
+    ),
+    kin=KIN,
+)
+@both_kinds
+def test_a_rank_of_another_configuration_is_refused_by_the_first(kind: str, place: Path, factories: Factories) -> None:
+    before = instead(SECOND, rank, "config_digest", lambda launch: "0")
+    with nothing_left(place):
+        error = fails(kind, config_for(2, timeouts=PATIENT), factories(before))
+    assert error.role == SECOND
+    assert "dp0.rank1 joined with configuration digest 0" in error.cause

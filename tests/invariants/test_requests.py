@@ -186,6 +186,14 @@ async def what_is_held(llm: AsyncLLM, factory: ForkFactory) -> dict[str, Any]:
     }
 
 
+def what_is_left(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What is not as it was, by name. Descriptors may be fewer: those of the start are closed when ZMQ comes to it."""
+    left = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+    if all(now <= then for then, now in zip(before["descriptors"], after["descriptors"], strict=True)):
+        left.pop("descriptors", None)
+    return left
+
+
 @invariant(
     "I24",
     breaks=(
@@ -216,8 +224,8 @@ def test_a_thousand_streams_of_which_many_are_cancelled_or_dropped_leave_nothing
             aborted = sum(consumer.was_aborted for consumer in consumers)
             del consumers, consumer
             deadline = time.monotonic() + BOUND
-            while (after := await what_is_held(llm, factory)) != before:
-                assert time.monotonic() < deadline, (before, after)
+            while left := what_is_left(before, await what_is_held(llm, factory)):
+                assert time.monotonic() < deadline, left
             counted = await llm.client.step_counters_async()
             assert (counted["finished"], counted["aborted"]) == (1 + STREAMS - CANCELLED - DROPPED, aborted)
 

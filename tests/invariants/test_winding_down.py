@@ -1,0 +1,336 @@
+"""I39 and I40: what a shutdown does to those who still wait: everybody has an answer, and it is really sent."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from engine.core import EngineCore
+from engine.errors import ExitCode, UtilityError
+from engine.messages import FinishReason, Request, RequestOutput, SamplingParams, Welcome
+from engine.model import reference
+from engine.monitor import EngineStopped
+from engine.ports import Port
+from engine.rank import SHUTTING_DOWN, RankProcess
+from tests.engine.driving import begin
+from tests.engine.forks import replace
+from tests.engine.wires import Before, ahead, all_of
+from tests.invariants import Change, invariant
+from tests.invariants.callers import BOUND, PROMPT, Call, Caller, both_kinds, dies, serving, tokens_of, until
+from tests.invariants.gates import Bell, Gate
+from tests.invariants.guests import joined
+from tests.invariants.starts import LEAD
+from tests.invariants.vigil import vigil
+
+RANK, RESOURCES, PORTS = "engine/rank.py", "engine/client/resources.py", "engine/ports.py"
+
+KIN = ("I1", "I11", "I33", "I37", "I38", "I40")
+
+
+def ends(caller: Caller) -> tuple[dict[str, list[RequestOutput]], EngineStopped]:
+    """All that is still to be read, by request, and the error behind it."""
+    told: dict[str, list[RequestOutput]] = {}
+    while True:
+        call = caller.begin_read()
+        error = call.exception(BOUND)
+        if isinstance(error, EngineStopped):
+            return told, error
+        for output in call.result().outputs:
+            told.setdefault(output.request_id, []).append(output)
+
+
+# ---- I39: aborting ----
+
+
+@invariant("I39", breaks=Change("engine/monitor.py", "ranks.stop(deadline)", "pass"), kin=KIN)
+@both_kinds
+def test_everybody_who_waits_has_an_end_although_the_engine_gives_no_answer(kind: str) -> None:
+    """Two readers, a call, and a request whose large array cannot leave; rank 0 stands still, so its time runs out."""
+    with vigil(kind) as watch:
+        watch.assemble()
+        shutdown = begin(lambda: watch.caller.client.shutdown(0.3))
+        errors = {name: dies(call) for name, call in watch.waiters.items()}
+        shutdown.result(BOUND)
+        assert {type(error) for error in errors.values()} == {EngineStopped}
+        assert {str(error) for error in errors.values()} == {"engine is dead: client: the engine was shut down"}
+
+
+@invariant(
+    "I40",
+    breaks=Change(RANK, "ports.send(core.close(SHUTTING_DOWN))", "core.close(SHUTTING_DOWN)"),
+    kin=("I1", "I33", "I39"),
+)
+@invariant(
+    "I40",
+    breaks=Change(
+        "engine/monitor.py",
+        "if isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error)",
+        "latch.set(error)\nif isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error)",
+    ),
+    kin=("I1", "I33", "I39"),
+)
+@pytest.mark.parametrize("size", [1, 2])
+@both_kinds
+def test_every_request_is_told_as_aborted_to_whoever_it_belongs_to(kind: str, size: int) -> None:
+    """Those that run, those that wait for a place, and those of a guest."""
+    with serving(kind, size, client_count=2, max_num_seqs=2) as caller, joined(caller) as guest:
+        for name in "abcd":
+            caller.add(name, 400)
+            guest.add(name, 400)
+        caller.read()
+        begin(caller.client.shutdown).result(BOUND)
+        for client in (caller, guest):
+            told, _ = ends(client)
+            assert {name: outputs[-1].finish_reason for name, outputs in told.items()} == dict.fromkeys(
+                "abcd", FinishReason.ABORT
+            )
+        assert caller.factory.exits() == [ExitCode.STOPPED] * size
+
+
+# ---- I39: draining ----
+
+
+class Held:
+    """An engine whose rank 0 holds before its third step, when a drain has been ordered meanwhile."""
+
+    def __init__(self, caller: Caller, guest: Caller, gate: Gate, bell: Bell) -> None:
+        self.caller = caller
+        self.guest = guest
+        self.go_on = gate.open
+        self._bell = bell
+
+    def drain(self, limit: float) -> Call:
+        """Order it, once rank 0 stands still; it is ordered on return."""
+        self._bell.wait()
+        client = self.caller.client
+        shutdown = begin(lambda: client.shutdown(limit, drain=True))
+        until(lambda: client.dead is not None, "the drain is ordered")
+        return shutdown
+
+
+@contextlib.contextmanager
+def held(kind: str, before: Before | None = None) -> Iterator[Held]:
+    gate, bell = Gate(), Bell()
+
+    def hold() -> None:
+        bell.ring()
+        gate.wait()
+
+    hooks = all_of(ahead(LEAD, EngineCore, "step", hold, nth=3), *([before] if before else []))
+    with (
+        contextlib.closing(gate),
+        contextlib.closing(bell),
+        serving(kind, before=hooks, keep=[gate.fileno(), bell.fileno()], client_count=2) as caller,
+        joined(caller) as guest,
+    ):
+        yield Held(caller, guest, gate, bell)
+
+
+@invariant(
+    "I39",
+    breaks=(
+        Change(
+            RANK,
+            "while (core.has_work() or ports.waiting) and self._lifeline.draining:",
+            "while False:",
+        ),
+        Change(
+            "engine/monitor.py",
+            "self._latch.stop(EngineStopped(limit, drain=drain))",
+            "self._latch.stop(EngineStopped(limit))",
+        ),
+        Change(
+            PORTS,
+            "self.send([RequestOutput(message.request.request_id, [], FinishReason.ABORT, self._closing)])",
+            "pass",
+        ),
+        Change(
+            "engine/client/base.py",
+            "return self._resources.latch.error or self._resources.latch.stopping",
+            "return self._resources.latch.error",
+        ),
+    ),
+    kin=KIN,
+)
+@both_kinds
+def test_a_drain_finishes_what_is_under_way_and_refuses_what_is_new(kind: str) -> None:
+    with held(kind) as engine:
+        caller, guest = engine.caller, engine.guest
+        caller.add("mine", 12)
+        guest.add("theirs", 12)
+        shutdown = engine.drain(60.0)
+        # To its owner the engine is closed at once; what others ask meanwhile is answered by the engine.
+        late = Request("late", PROMPT, SamplingParams(4))
+        assert isinstance(dies(caller.begin_add(late)), EngineStopped)
+        assert isinstance(dies(caller.begin_call("step_counters")), EngineStopped)
+        caller.abort("mine")
+        guest.add("late")
+        call = guest.begin_call("step_counters")
+        engine.go_on()
+        with pytest.raises(UtilityError, match=SHUTTING_DOWN):
+            call.result(BOUND)
+        mine, error = ends(caller)
+        assert tokens_of(mine["mine"]) == reference.greedy("tiny", PROMPT, 12)
+        theirs, _ = ends(guest)
+        assert tokens_of(theirs["theirs"]) == reference.greedy("tiny", PROMPT, 12)
+        assert {name: outputs[-1].finish_reason for name, outputs in {**mine, **theirs}.items()} == {
+            "mine": FinishReason.LENGTH,
+            "theirs": FinishReason.LENGTH,
+            "late": FinishReason.ABORT,
+        }
+        assert theirs["late"] == [RequestOutput("late", [], FinishReason.ABORT, SHUTTING_DOWN)]
+        assert error.cause == "the engine was shut down"
+        shutdown.result(BOUND)
+        assert caller.factory.exits() == [ExitCode.STOPPED]
+
+
+def slowly(role: str) -> None:
+    """Every step takes a while."""
+    whole = EngineCore.step
+
+    def step(self: EngineCore, *args: Any) -> Any:
+        threading.Event().wait(0.02)
+        return whole(self, *args)
+
+    replace(EngineCore, "step", step)
+
+
+@invariant(
+    "I39",
+    breaks=Change(
+        "engine/lifeline.py",
+        "return left is None or left > min(LAST_ANSWERS, self._limit_of(self._stop) / 2)",
+        "return True",
+    ),
+    kin=KIN,
+)
+@both_kinds
+def test_a_drain_that_takes_too_long_ends_in_time_with_aborts(kind: str) -> None:
+    with serving(kind, 2, before=slowly) as caller:
+        caller.add("long", 400)
+        caller.read()
+        begin(lambda: caller.client.shutdown(0.6, drain=True)).result(BOUND)
+        told, _ = ends(caller)
+        assert told["long"][-1].finish_reason is FinishReason.ABORT
+        assert caller.factory.exits() == [ExitCode.STOPPED] * 2
+
+
+# ---- I40: really sent ----
+
+
+class Middle:
+    """A slow way between rank 0 and the client: what rank 0 sends stays there until it may go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"ipc://{folder}/middle"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._end = threading.Event()
+        self._may = threading.Event()
+        self._source = self._context.socket(zmq.PULL)
+        self._source.set(zmq.RCVHWM, 1)
+        self._source.bind(self.address)
+        self._thread: threading.Thread | None = None
+
+    def before(self, role: str) -> None:
+        """The hook: rank 0 sends to here, and no buffer on the way takes in much."""
+        whole, address = Port.connect, self.address
+
+        def connect(self: Port, input_address: str, output_address: str, welcome: Welcome) -> None:
+            self.output.set(zmq.SNDBUF, 1)
+            whole(self, input_address, address, welcome)
+
+        replace(Port, "connect", connect)
+
+    def lead_to(self, address: str) -> None:
+        """From now on the first message goes on, and the others when they may."""
+        sink = self._context.socket(zmq.PUSH)
+        sink.connect(address)
+        self._thread = threading.Thread(target=self._run, args=(sink,), daemon=True)
+        self._thread.start()
+
+    def let_go(self) -> None:
+        self._may.set()
+
+    def close(self) -> None:
+        self._end.set()
+        self._may.set()
+        if self._thread is not None:
+            self._thread.join(BOUND)
+        self._context.destroy(linger=0)
+
+    def _run(self, sink: zmq.Socket[bytes]) -> None:
+        while not self._end.is_set():
+            if self._source.poll(10):
+                sink.send_multipart(self._source.recv_multipart())
+                self._may.wait()
+        sink.close(linger=1000)
+
+
+MANY = [f"{number}-{'x' * 1000}" for number in range(40)]
+"""Names of requests whose ends take more than one buffer."""
+
+
+@contextlib.contextmanager
+def far_away(kind: str, folder: Path, before: Before | None = None, keep: Any = ()) -> Iterator[tuple[Caller, Middle]]:
+    middle = Middle(folder)
+    hooks = all_of(middle.before, *([before] if before else []))
+    with contextlib.closing(middle), serving(kind, before=hooks, keep=keep, max_num_seqs=1) as caller:
+        middle.lead_to(caller.client.endpoints.address("output"))
+        for name in MANY:
+            caller.add(name, 400)
+        caller.read()
+        yield caller, middle
+        middle.let_go()
+
+
+def all_aborted(caller: Caller) -> None:
+    told, _ = ends(caller)
+    assert {name for name, outputs in told.items() if outputs[-1].finish_reason is FinishReason.ABORT} == set(MANY)
+
+
+@invariant(
+    "I40",
+    breaks=Change(PORTS, "port.close(nobody_reads=nobody_reads or port.gone)", "port.close(nobody_reads=True)"),
+    kin=("I1", "I39"),
+)
+@both_kinds
+def test_abort_notices_leave_rank_0_although_nobody_takes_them_before_it_goes(kind: str, tmp_path: Path) -> None:
+    bell = Bell()
+    with (
+        contextlib.closing(bell),
+        far_away(kind, tmp_path, ahead(LEAD, RankProcess, "_close", bell.ring), [bell.fileno()]) as (
+            caller,
+            middle,
+        ),
+    ):
+        shutdown = begin(caller.client.shutdown)
+        bell.wait()
+        middle.let_go()
+        shutdown.result(BOUND)
+        all_aborted(caller)
+
+
+@invariant(
+    "I40",
+    breaks=(
+        Change(RESOURCES, "if not self._await_the_rest():", "if True:"),
+        Change(RANK, "self._note_links(ports)  # so that every client knows whether it has them all", "pass"),
+    ),
+    kin=("I1", "I39"),
+)
+@both_kinds
+def test_abort_notices_are_read_although_they_are_on_their_way_when_the_engine_is_gone(
+    kind: str, tmp_path: Path
+) -> None:
+    with far_away(kind, tmp_path) as (caller, middle):
+        shutdown = begin(caller.client.shutdown)
+        until(lambda: caller.factory.living() == [], "the engine is gone")
+        middle.let_go()
+        shutdown.result(BOUND)
+        all_aborted(caller)
