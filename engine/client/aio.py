@@ -90,6 +90,7 @@ class Attachment:
         self._resources.latch.check()
         if self._resources.parted:
             await self._await_cause()
+            self._resources.latch.check()  # else the sockets are open
             if not self._resources.reachable:
                 self._resources.die(Unreachable.dropped())
             self._resources.latch.check()

@@ -62,6 +62,15 @@ class Adding:
     wait: Wait
 
 
+@dataclass(eq=False)
+class Asking:
+    """A question on its way, and the requests `after` which it was sent."""
+
+    question: Question
+    after: list[Promise]
+    wait: Wait
+
+
 class Life:
     """Does what the machine's rules say, and keeps the model in step."""
 
@@ -75,7 +84,7 @@ class Life:
         self.halted = 0
         self.death: EngineDeadError | None = None
         self.reads: list[Wait] = []
-        self.asks: list[tuple[Question, Wait]] = []
+        self.asks: list[Asking] = []
         self.adds: list[Adding] = []
         self._read_to_the_end = False
         self._for_good = False
@@ -110,7 +119,7 @@ class Life:
     @property
     def waits(self) -> list[Wait]:
         """All that is under way."""
-        return [*self.reads, *(wait for _, wait in self.asks), *(adding.wait for adding in self.adds)]
+        return [*self.reads, *(asking.wait for asking in self.asks), *(adding.wait for adding in self.adds)]
 
     # ---- calls ----
 
@@ -137,7 +146,7 @@ class Life:
         self.driver.sent(wait)
         if not self.over:
             question.then()
-        self.asks.append((question, wait))
+        self.asks.append(Asking(question, self.promises.all[:], wait))
         return wait
 
     def abort(self, names: Sequence[str]) -> None:
@@ -204,10 +213,10 @@ class Life:
     def collect(self) -> None:
         """Look at the calls that are over."""
         self._collect_reads()
-        for question, wait in [ask for ask in self.asks if ask[1].done()]:
-            self.asks.remove((question, wait))
-            if not wait.cancelled():
-                self._answered(question, wait)
+        for asking in [asking for asking in self.asks if asking.wait.done()]:
+            self.asks.remove(asking)
+            if not asking.wait.cancelled():
+                self._answered(asking)
         for adding in [adding for adding in self.adds if adding.wait.done()]:
             self.adds.remove(adding)
             if not adding.wait.cancelled():
@@ -227,8 +236,8 @@ class Life:
                 self._failed(wait.exception())
                 self._read_to_the_end = True
 
-    def _answered(self, question: Question, wait: Wait) -> None:
-        error = wait.exception()
+    def _answered(self, asking: Asking) -> None:
+        question, error = asking.question, asking.wait.exception()
         if isinstance(error, EngineDeadError):
             self._died(error)
         elif isinstance(error, UtilityTimeout):
@@ -236,7 +245,9 @@ class Life:
         elif isinstance(error, UtilityError) and self.state == "shut":
             assert "the engine is shutting down" in error.text or any(text in error.text for text in question.fails)
         else:
-            question.check(None if error else wait.result(), error)
+            question.check(None if error else asking.wait.result(), error)
+            for promise in [] if question.local else asking.after:
+                promise.arrived = True  # what was sent before the question came before it
 
     def _added(self, adding: Adding) -> None:
         error = adding.wait.exception()

@@ -196,11 +196,13 @@ class Machine(RuleBasedStateMachine):
             self.now.glance()
 
     @within("well")
-    @rule(which=SOME)
+    @rule(which=st.none() | SOME)
     @noted
-    def read_to_the_end_of_one(self, which: int) -> None:
+    def read_to_the_end(self, which: int | None) -> None:
+        """Of one request that is owed its end, or of all."""
         owed = self.now.promises.owed
-        while owed and owed[which % len(owed)].open:
+        wanted = owed if which is None or not owed else [owed[which % len(owed)]]
+        while any(promise.open for promise in wanted):
             self.now.read_on()
 
     @within()
@@ -316,11 +318,13 @@ class LoopMachine(Machine):
         self.driver.turn(turns)
 
     @within()
-    @rule(turns=TURNS, upon_news=st.booleans())
+    @rule(which=SOME, turns=TURNS, upon_news=st.booleans())
     @noted
-    def cancel_a_read(self, turns: int, upon_news: bool) -> None:
-        """Before its first step, while it waits, or with its batch already on the way to it."""
-        wait = self.now.read()
+    def cancel_a_read(self, which: int, turns: int, upon_news: bool) -> None:
+        """Before its first step, while it waits, or with its batch already on the way to it; also one that began
+        before others."""
+        self.now.read()
+        wait = self.now.reads[which % len(self.now.reads)]
         if upon_news:
             self.driver.turn_when_something_comes(turns)
         else:

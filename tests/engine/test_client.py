@@ -250,7 +250,7 @@ def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> N
         async with AsyncLLM(config_for(1), factory) as llm:
             for bad in ([2**70], ["x"], [1.5]):
                 with pytest.raises(EngineGenerateError, match="cannot be sent"):
-                    await anext(llm.generate(bad, SamplingParams(3)))  # type: ignore[arg-type]
+                    await anext(llm.generate(bad, SamplingParams(3)))
             stream = llm.generate([1], SamplingParams(30), request_id="same")
             await anext(stream)
             with pytest.raises(EngineGenerateError, match="already under way"):

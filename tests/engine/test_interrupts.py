@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.invariants import Change, invariant
+
 PROMISE = 2.0
 """Seconds from the signal to the end of the last process. Asserted by the nightly test only: this is a busy machine."""
 PATIENCE = 20.0
@@ -132,6 +134,7 @@ def test_an_interrupt_ends_the_program_quietly_and_leaves_nothing(
     interrupt(tmp_path, moment, signum, times)
 
 
+@invariant("I41", breaks=Change("engine/__main__.py", "signal.signal(signum, _exit)", "pass"))
 def test_the_handlers_are_in_place_before_anything_is_imported() -> None:
     code = """if True:
         import os, runpy, signal, sys

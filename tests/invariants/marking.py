@@ -68,7 +68,8 @@ def invariant(
     Under each change in `breaks` the test must fail, and of the other tests only those of this promise and of `kin`
     may.
     """
-    marking = Marking(name, (breaks,) if isinstance(breaks, Change) else tuple(breaks), tuple(kin))
+    others = tuple(one for one in kin if one != name)  # one list of kin may serve several promises
+    marking = Marking(name, (breaks,) if isinstance(breaks, Change) else tuple(breaks), others)
 
     def mark(test: Marked) -> Marked:
         setattr(test, _MARKINGS, (marking, *markings_of(test)))

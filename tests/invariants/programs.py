@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,12 @@ class Program:
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         assert self._listener.wait_until_gone(list(self._listener.pidfds))
         return code
+
+    def nobody_is_left(self) -> None:
+        """Soon nobody has the pipe any more: neither the program nor anything that it started, known or not."""
+        began = time.monotonic()
+        self._listener.wait_for("nothing more")
+        assert time.monotonic() - began < BOUND, f"somebody is left, and said: {self.said}"
 
     @property
     def told(self) -> list[str]:

@@ -211,7 +211,8 @@ class Closers:
         def close(socket: zmq.Socket[Any], linger: int | None = None) -> None:
             if not socket.closed:
                 held = self.sending is not None and self.sending._is_owned()
-                self.seen.append((zmq.SocketType(int(socket.get(zmq.TYPE))).name, threading.current_thread().name, held))
+                kind = zmq.SocketType(int(socket.get(zmq.TYPE))).name
+                self.seen.append((kind, threading.current_thread().name, held))
             whole(socket, linger)
 
         patch.setattr(zmq.sugar.socket.Socket, "close", close)

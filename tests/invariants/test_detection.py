@@ -276,6 +276,7 @@ def test_a_rank_that_raises_ends_the_engine_as_the_cause_of_it(kind: str) -> Non
             "return len(self._owed)",
         ),
     ),
+    kin=("I32",),
 )
 @both_kinds
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+import engine.client.resources
 from engine.client.aio import AsyncMPClient
 from engine.codec import Array
 from engine.core import EngineCore
@@ -124,7 +125,10 @@ def stop_oneself() -> None:
     kin=("I39", "I40"),
 )
 @both_kinds
-def test_a_large_answer_that_is_still_on_its_way_at_the_death_of_another_rank_comes_before_the_error(kind: str) -> None:
+def test_a_large_answer_that_is_still_on_its_way_at_the_death_of_another_rank_comes_before_the_error(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.client.resources, "REST_LIMIT", 1000 * BOUND)
     array = np.arange(1 << 18)
     with serving(kind, 2, ahead(LEAD, Pulse, "end", stop_oneself)) as caller:
         call = caller.begin_call("collective_rpc", "echo", [array])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from engine.ports import Port
 from engine.rank import SHUTTING_DOWN, RankProcess
 from tests.engine.driving import begin
 from tests.engine.forks import replace
-from tests.engine.wires import Before, ahead, all_of
+from tests.engine.wires import ahead, all_of
 from tests.invariants import Change, invariant
 from tests.invariants.callers import BOUND, PROMPT, Call, Caller, both_kinds, dies, serving, tokens_of, until
 from tests.invariants.gates import Bell, Gate
@@ -29,6 +30,10 @@ from tests.invariants.starts import LEAD
 from tests.invariants.vigil import vigil
 
 RANK, RESOURCES, PORTS = "engine/rank.py", "engine/client/resources.py", "engine/ports.py"
+
+ORDER = "self._latch.stop(EngineStopped({}))"
+REFUSED = "self.send([RequestOutput(message.request.request_id, [], FinishReason.ABORT, self._closing)])"
+DEAD = "return self._resources.latch.error"
 
 KIN = ("I1", "I11", "I33", "I37", "I38", "I40")
 
@@ -97,64 +102,53 @@ def test_every_request_is_told_as_aborted_to_whoever_it_belongs_to(kind: str, si
 
 
 class Held:
-    """An engine whose rank 0 holds before its third step, when a drain has been ordered meanwhile."""
+    """An engine whose rank 0 holds before its third step, until a drain is ordered, and before its sixth."""
 
-    def __init__(self, caller: Caller, guest: Caller, gate: Gate, bell: Bell) -> None:
+    def __init__(self, caller: Caller, guest: Caller, gates: list[Gate], bell: Bell) -> None:
         self.caller = caller
         self.guest = guest
-        self.go_on = gate.open
+        self.go_on = gates[1].open
+        self._first = gates[0]
         self._bell = bell
 
     def drain(self, limit: float) -> Call:
-        """Order it, once rank 0 stands still; it is ordered on return."""
+        """Order it, in the middle of what is under way; on return rank 0 has begun it, and holds."""
         self._bell.wait()
         client = self.caller.client
         shutdown = begin(lambda: client.shutdown(limit, drain=True))
         until(lambda: client.dead is not None, "the drain is ordered")
+        self._first.open()
+        self._bell.wait()
         return shutdown
 
 
 @contextlib.contextmanager
-def held(kind: str, before: Before | None = None) -> Iterator[Held]:
-    gate, bell = Gate(), Bell()
+def held(kind: str) -> Iterator[Held]:
+    with contextlib.ExitStack() as stack:
+        gates = [stack.enter_context(contextlib.closing(Gate())) for _ in range(2)]
+        bell = stack.enter_context(contextlib.closing(Bell()))
 
-    def hold() -> None:
-        bell.ring()
-        gate.wait()
+        def hold(gate: Gate) -> None:
+            bell.ring()
+            gate.wait()
 
-    hooks = all_of(ahead(LEAD, EngineCore, "step", hold, nth=3), *([before] if before else []))
-    with (
-        contextlib.closing(gate),
-        contextlib.closing(bell),
-        serving(kind, before=hooks, keep=[gate.fileno(), bell.fileno()], client_count=2) as caller,
-        joined(caller) as guest,
-    ):
-        yield Held(caller, guest, gate, bell)
+        hooks = [
+            ahead(LEAD, EngineCore, "step", functools.partial(hold, gate), nth)
+            for gate, nth in zip(gates, (3, 6), strict=True)
+        ]
+        keep = [*(gate.fileno() for gate in gates), bell.fileno()]
+        caller = stack.enter_context(serving(kind, before=all_of(*hooks), keep=keep, client_count=2))
+        guest = stack.enter_context(joined(caller))
+        yield Held(caller, guest, gates, bell)
 
 
 @invariant(
     "I39",
     breaks=(
-        Change(
-            RANK,
-            "while (core.has_work() or ports.waiting) and self._lifeline.draining:",
-            "while False:",
-        ),
-        Change(
-            "engine/monitor.py",
-            "self._latch.stop(EngineStopped(limit, drain=drain))",
-            "self._latch.stop(EngineStopped(limit))",
-        ),
-        Change(
-            PORTS,
-            "self.send([RequestOutput(message.request.request_id, [], FinishReason.ABORT, self._closing)])",
-            "pass",
-        ),
-        Change(
-            "engine/client/base.py",
-            "return self._resources.latch.error or self._resources.latch.stopping",
-            "return self._resources.latch.error",
-        ),
+        Change(RANK, "while (core.has_work() or ports.waiting) and self._lifeline.draining:", "while False:"),
+        Change("engine/monitor.py", ORDER.format("limit, drain=drain"), ORDER.format("limit")),
+        Change(PORTS, REFUSED, "pass"),
+        Change("engine/client/base.py", f"{DEAD} or self._resources.latch.stopping", DEAD),
     ),
     kin=KIN,
 )
@@ -162,8 +156,8 @@ def held(kind: str, before: Before | None = None) -> Iterator[Held]:
 def test_a_drain_finishes_what_is_under_way_and_refuses_what_is_new(kind: str) -> None:
     with held(kind) as engine:
         caller, guest = engine.caller, engine.guest
-        caller.add("mine", 12)
-        guest.add("theirs", 12)
+        caller.add("mine", 8)
+        guest.add("theirs", 8)
         shutdown = engine.drain(60.0)
         # To its owner the engine is closed at once; what others ask meanwhile is answered by the engine.
         late = Request("late", PROMPT, SamplingParams(4))
@@ -176,9 +170,9 @@ def test_a_drain_finishes_what_is_under_way_and_refuses_what_is_new(kind: str) -
         with pytest.raises(UtilityError, match=SHUTTING_DOWN):
             call.result(BOUND)
         mine, error = ends(caller)
-        assert tokens_of(mine["mine"]) == reference.greedy("tiny", PROMPT, 12)
         theirs, _ = ends(guest)
-        assert tokens_of(theirs["theirs"]) == reference.greedy("tiny", PROMPT, 12)
+        golden = reference.greedy("tiny", PROMPT, 8)
+        assert tokens_of(mine["mine"]) == tokens_of(theirs["theirs"]) == golden
         assert {name: outputs[-1].finish_reason for name, outputs in {**mine, **theirs}.items()} == {
             "mine": FinishReason.LENGTH,
             "theirs": FinishReason.LENGTH,
@@ -225,41 +219,43 @@ def test_a_drain_that_takes_too_long_ends_in_time_with_aborts(kind: str) -> None
 
 
 class Middle:
-    """A slow way between rank 0 and the client: what rank 0 sends stays there until it may go on."""
+    """A slow way between rank 0 and the client: the first message goes on at once, the others when they may.
 
-    def __init__(self, folder: Path) -> None:
-        self.address = f"ipc://{folder}/middle"
+    If it is `narrow`, no buffer takes in much; else all of it is on its way, and no longer with rank 0.
+    """
+
+    def __init__(self, folder: Path, *, narrow: bool) -> None:
+        self.let_go = threading.Event()
+        self._address = f"ipc://{folder}/middle"
+        self._narrow = narrow
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._end = threading.Event()
-        self._may = threading.Event()
         self._source = self._context.socket(zmq.PULL)
-        self._source.set(zmq.RCVHWM, 1)
-        self._source.bind(self.address)
+        self._source.set(zmq.RCVHWM, int(narrow))
+        self._source.bind(self._address)
         self._thread: threading.Thread | None = None
 
     def before(self, role: str) -> None:
-        """The hook: rank 0 sends to here, and no buffer on the way takes in much."""
-        whole, address = Port.connect, self.address
+        """The hook: rank 0 sends to here."""
+        whole, address, narrow = Port.connect, self._address, self._narrow
 
         def connect(self: Port, input_address: str, output_address: str, welcome: Welcome) -> None:
-            self.output.set(zmq.SNDBUF, 1)
+            if narrow:
+                self.output.set(zmq.SNDBUF, 1)
             whole(self, input_address, address, welcome)
 
         replace(Port, "connect", connect)
 
     def lead_to(self, address: str) -> None:
-        """From now on the first message goes on, and the others when they may."""
+        """Where everything goes in the end."""
         sink = self._context.socket(zmq.PUSH)
         sink.connect(address)
         self._thread = threading.Thread(target=self._run, args=(sink,), daemon=True)
         self._thread.start()
 
-    def let_go(self) -> None:
-        self._may.set()
-
     def close(self) -> None:
         self._end.set()
-        self._may.set()
+        self.let_go.set()
         if self._thread is not None:
             self._thread.join(BOUND)
         self._context.destroy(linger=0)
@@ -268,30 +264,46 @@ class Middle:
         while not self._end.is_set():
             if self._source.poll(10):
                 sink.send_multipart(self._source.recv_multipart())
-                self._may.wait()
+                self.let_go.wait()
         sink.close(linger=1000)
 
 
 MANY = [f"{number}-{'x' * 1000}" for number in range(40)]
-"""Names of requests whose ends take more than one buffer."""
+"""Names of requests whose ends, a message each, no small buffer takes in."""
 
 
 @contextlib.contextmanager
-def far_away(kind: str, folder: Path, before: Before | None = None, keep: Any = ()) -> Iterator[tuple[Caller, Middle]]:
-    middle = Middle(folder)
-    hooks = all_of(middle.before, *([before] if before else []))
-    with contextlib.closing(middle), serving(kind, before=hooks, keep=keep, max_num_seqs=1) as caller:
-        middle.lead_to(caller.client.endpoints.address("output"))
-        for name in MANY:
-            caller.add(name, 400)
-        caller.read()
-        yield caller, middle
-        middle.let_go()
+def far_away(kind: str, folder: Path, bell: Bell, *, narrow: bool) -> Iterator[tuple[Caller, Middle, Call]]:
+    """A client to whom rank 0 has such a way, amid its shutdown: many requests have come too late to be served.
+
+    The bell rings when rank 0 is about to close its sockets.
+    """
+    with contextlib.closing(Gate()) as gate, contextlib.closing(Middle(folder, narrow=narrow)) as middle:
+
+        def hold() -> None:
+            bell.ring()
+            gate.wait()
+
+        hooks = all_of(
+            middle.before, ahead(LEAD, EngineCore, "step", hold), ahead(LEAD, RankProcess, "_close", bell.ring)
+        )
+        with serving(kind, before=hooks, keep=[gate.fileno(), bell.fileno()]) as caller:
+            middle.lead_to(caller.client.endpoints.address("output"))
+            caller.add("first", 400)
+            bell.wait()
+            for name in MANY:
+                caller.add(name, 400)
+            shutdown = begin(caller.client.shutdown)
+            until(lambda: caller.client.dead is not None, "the shutdown is ordered")
+            gate.open()
+            bell.wait()
+            yield caller, middle, shutdown
 
 
 def all_aborted(caller: Caller) -> None:
     told, _ = ends(caller)
-    assert {name for name, outputs in told.items() if outputs[-1].finish_reason is FinishReason.ABORT} == set(MANY)
+    aborted = {name for name, outputs in told.items() if outputs[-1].finish_reason is FinishReason.ABORT}
+    assert aborted == {"first", *MANY}
 
 
 @invariant(
@@ -301,17 +313,11 @@ def all_aborted(caller: Caller) -> None:
 )
 @both_kinds
 def test_abort_notices_leave_rank_0_although_nobody_takes_them_before_it_goes(kind: str, tmp_path: Path) -> None:
-    bell = Bell()
     with (
-        contextlib.closing(bell),
-        far_away(kind, tmp_path, ahead(LEAD, RankProcess, "_close", bell.ring), [bell.fileno()]) as (
-            caller,
-            middle,
-        ),
+        contextlib.closing(Bell()) as bell,
+        far_away(kind, tmp_path, bell, narrow=True) as (caller, middle, shutdown),
     ):
-        shutdown = begin(caller.client.shutdown)
-        bell.wait()
-        middle.let_go()
+        middle.let_go.set()
         shutdown.result(BOUND)
         all_aborted(caller)
 
@@ -328,9 +334,11 @@ def test_abort_notices_leave_rank_0_although_nobody_takes_them_before_it_goes(ki
 def test_abort_notices_are_read_although_they_are_on_their_way_when_the_engine_is_gone(
     kind: str, tmp_path: Path
 ) -> None:
-    with far_away(kind, tmp_path) as (caller, middle):
-        shutdown = begin(caller.client.shutdown)
+    with (
+        contextlib.closing(Bell()) as bell,
+        far_away(kind, tmp_path, bell, narrow=False) as (caller, middle, shutdown),
+    ):
         until(lambda: caller.factory.living() == [], "the engine is gone")
-        middle.let_go()
+        middle.let_go.set()
         shutdown.result(BOUND)
         all_aborted(caller)
