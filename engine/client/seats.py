@@ -30,6 +30,9 @@ from engine.monitor import DeathLatch, EngineStopped
 from engine.wake import Wake
 from engine.watchdog import Watchdog
 
+ANSWER_LIMIT = 2.0
+"""Seconds for the owner to say what the engine died of, once a guest has found that it is dead."""
+
 
 class Word(msgspec.Struct, frozen=True, tag="dead"):
     """A line on either pipe of a seat: a death, its culprit and cause; `stopped` if the owner shut the engine down."""
@@ -319,8 +322,9 @@ def _listen(latch: DeathLatch, watchdog: Watchdog, news: int, presence: int, wak
         wake.clear()
         error = reader.read()
         if error is None and (error := watchdog.bark()) is not None:
-            # The owner, which may wait for nothing itself, has to end the engine.
+            # The owner, which may wait for nothing itself, has to end the engine, and says of what: to all the same.
             say(presence, Word(error.culprit, error.cause))
+            error = reader.wait(Deadline.after(ANSWER_LIMIT)) or error
         if error is not None:
             latch.set(error)
 
@@ -331,6 +335,14 @@ class NewsReader:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._buffer = b""
+
+    def wait(self, deadline: Deadline) -> EngineDeadError | None:
+        """As :meth:`read`, but waits for news until the deadline."""
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        while (error := self.read()) is None and not deadline.expired():
+            poller.poll(deadline.remaining_ms())
+        return error
 
     def read(self) -> EngineDeadError | None:
         """The death that the owner has told, or its own; None if there is no news."""

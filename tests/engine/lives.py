@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import os
 import signal
@@ -276,21 +277,25 @@ class Life:
 
     def kill(self, rank: int) -> None:
         role = f"dp0.rank{rank}"
-        os.kill(self.pids[role], signal.SIGKILL)
+        self._signal(role, signal.SIGKILL)
         self.state = "dying"
         self.suspects.add(role)
 
+    def _signal(self, role: str, signum: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just left
+            os.kill(self.pids[role], signum)
+
     def halt(self, rank: int) -> None:
         """Stop a rank."""
-        pid = self.pids[f"dp0.rank{rank}"]
-        os.kill(pid, signal.SIGSTOP)
-        self.driver.within(lambda: is_stopped(pid), lambda: "the rank is stopped")
+        role = f"dp0.rank{rank}"
+        self._signal(role, signal.SIGSTOP)
+        self.driver.within(lambda: is_stopped(self.pids[role]), lambda: "the rank is stopped")
         self.state, self.halted = "halted", rank
 
     def go_on(self) -> None:
         """Let every stopped rank go on."""
         for role in self.factory.living():
-            os.kill(self.pids[role], signal.SIGCONT)
+            self._signal(role, signal.SIGCONT)
         if self.state == "halted":
             self.state = "well"
 

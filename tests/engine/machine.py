@@ -201,9 +201,7 @@ class Machine(RuleBasedStateMachine):
     def read_to_the_end(self, which: int | None) -> None:
         """Of one request that is owed its end, or of all."""
         owed = self.now.promises.owed
-        wanted = owed if which is None or not owed else [owed[which % len(owed)]]
-        while any(promise.open for promise in wanted):
-            self.now.read_on()
+        self.read_all(owed if which is None or not owed else [owed[which % len(owed)]])
 
     @within()
     @rule()
@@ -295,6 +293,10 @@ class Machine(RuleBasedStateMachine):
 
     # ---- what a rule needs ----
 
+    def read_all(self, promises: list[Promise]) -> None:
+        while any(promise.open for promise in promises):
+            self.now.read_on()
+
     def promise(self, prompt: int, count: int, kind: str, name: str | None = None) -> tuple[Promise, Any]:
         """A request and the memory that it comes in, if it comes as embeddings."""
         if name is None:
@@ -318,19 +320,31 @@ class LoopMachine(Machine):
         self.driver.turn(turns)
 
     @within()
-    @rule(which=SOME, turns=TURNS, upon_news=st.booleans())
+    @rule(first=st.booleans(), turns=TURNS)
     @noted
-    def cancel_a_read(self, which: int, turns: int, upon_news: bool) -> None:
-        """Before its first step, while it waits, or with its batch already on the way to it; also one that began
-        before others."""
-        self.now.read()
-        wait = self.now.reads[which % len(self.now.reads)]
-        if upon_news:
-            self.driver.turn_when_something_comes(turns)
-        else:
-            self.driver.turn(turns)
+    def cancel_a_read(self, first: bool, turns: int) -> None:
+        """Before its first step or while it waits; the `first` that waits, or the last."""
+        wait = self.now.read()
+        self.driver.turn(turns)
+        (self.now.reads[0] if first else wait).cancel()
+        self.driver.settle([self.now.reads[0] if first else wait])
+
+    @within("well")
+    @rule(turns=st.integers(1, 4))
+    @noted
+    def cancel_the_read_of_a_last_batch(self, turns: int) -> None:
+        """It is perhaps woken already, and cancelled before it goes on: then somebody else must have the batch."""
+        self.read_all(self.now.promises.owed)
+        self.now.finish([self.now.add(*self.promise(1, 1, "ids"))])
+        while len(self.now.reads) < 2:
+            self.now.read()
+        self.driver.turn(1)
+        wait = self.now.reads[0]
+        self.driver.turn_when_something_comes(turns)
         wait.cancel()
         self.driver.settle([wait])
+        self.now.collect()
+        self.read_all(self.now.promises.owed)
 
     @within()
     @rule(name=st.sampled_from(sorted(QUESTIONS)), turns=TURNS)

@@ -23,18 +23,19 @@ class Leavings:
 
     def since(self) -> list[str]:
         """What is there now and was not there then."""
-        return Census.now().beyond(self._before) + sorted(_others(self._folder) - self._others)
+        now = _others(self._folder)
+        return Census.now().beyond(self._before) + [now[one] for one in sorted(now.keys() - self._others.keys())]
 
 
-def _others(folder: Path) -> set[str]:
+def _others(folder: Path) -> dict[str, str]:
     """Processes below this one, the dead that nobody has reaped among them, files, and shared memory."""
-    found = set()
+    found = {}
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.add(f"process {child.pid} ({child.status()})")
-    files = {f"file {path}" for path in (*folder.rglob("*"), *Path("/dev/shm").iterdir())}
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    return found | files | {f"memory {line}" for line in maps if "nowedge" in line}
+            found[f"process {child.pid}"] = f"process {child.pid}, {child.status()}: {child.cmdline()}"
+    files = [f"file {path}" for path in (*folder.rglob("*"), *Path("/dev/shm").iterdir())]
+    maps = [f"memory {line}" for line in Path("/proc/self/maps").read_text().splitlines() if "nowedge" in line]
+    return found | {one: one for one in (*files, *maps)}
 
 
 @contextlib.contextmanager

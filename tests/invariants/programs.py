@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,11 +45,15 @@ class Program:
         fd = self._pidfd if role == "program" else self._listener.pidfds[role]
         signal.pidfd_send_signal(fd, signum)
 
-    def end(self) -> int:
-        """The exit code; no rank is left either."""
-        assert select.select([self._pidfd], [], [], 2 * BOUND)[0], f"still running, and said: {self.said}"
+    def is_over(self, within: float) -> bool:
+        """Whether it has ended, or does so in time."""
+        return bool(select.select([self._pidfd], [], [], within)[0])
+
+    def end(self, but: Sequence[str] = ()) -> int:
+        """The exit code; no process that it told of is left either, but these."""
+        assert self.is_over(2 * BOUND), f"still running, and said: {self.said}"
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        assert self._listener.wait_until_gone(list(self._listener.pidfds))
+        assert self._listener.wait_until_gone([role for role in self._listener.pidfds if role not in but])
         return code
 
     def nobody_is_left(self) -> None:

@@ -19,6 +19,8 @@ import zmq
 
 from engine import __main__, cli, printer
 from engine.client import base
+from engine.client.aio import AsyncMPClient
+from engine.client.sync import SyncMPClient
 from engine.core import EngineCore
 from engine.errors import ExitCode
 from engine.interrupts import SIGNALS
@@ -26,11 +28,11 @@ from engine.launch import Process
 from engine.model.llama import Llama
 from engine.rank import RankProcess
 from engine.startup import StartupLink
-from tests.engine.forks import replace
+from tests.engine.forks import config_for, replace
 from tests.engine.narration import Narrator, TellingFactory
 from tests.engine.wires import Before, ahead, await_path
 from tests.invariants import Change, invariant
-from tests.invariants.callers import both_kinds, serving
+from tests.invariants.callers import PATIENT, both_kinds, serving
 from tests.invariants.instants import Instants
 from tests.invariants.programs import Program
 from tests.invariants.starts import LEAD, SECOND
@@ -138,14 +140,6 @@ def test_a_signal_is_obeyed_at_any_instant(number: int, programs: Programs, plac
         assert program.said.endswith("\n")
 
 
-def twice(act: Callable[[], None]) -> Callable[[], None]:
-    def acting() -> None:
-        act()
-        act()
-
-    return acting
-
-
 @dataclass(frozen=True)
 class Moment:
     """When the program gets its signal: from itself, by what `inside` changes in it, or in an idle wait of its own.
@@ -226,19 +220,24 @@ MOMENTS = (
 @pytest.mark.parametrize(
     ("moment", "signum"), [pytest.param(*one, id=str(one[0])) for one in zip(MOMENTS, cycle(SIGNALS), strict=False)]
 )
-def test_two_signals_at_once_are_one_orderly_end(
+def test_a_signal_is_one_orderly_end_however_often_it_comes(
     moment: Moment, signum: signal.Signals, programs: Programs, place: Path
 ) -> None:
     def main(narrator: Narrator) -> None:
+        def interrupt() -> None:
+            narrator.say("held")
+            os.kill(os.getpid(), signum)
+
         if moment.inside is not None:
-            moment.inside(twice(sending(signum)))
+            moment.inside(interrupt)
         generate(narrator, tokens=400, size=2, before=moment.before(narrator))
 
     program = programs(main)
+    program.wait_for("held")
     if moment.inside is None:
-        program.wait_for("held")
-        for _ in range(2):
-            program.signal("program", signum)
+        program.signal("program", signum)
+    while not program.is_over(0.02):
+        program.signal("program", signum)
     assert ends(program, place) == 128 + signum
     assert program.said.endswith("engine: interrupted\n")
     assert program.told[-1] == f"exits {moment.exits}".rstrip()
@@ -278,6 +277,7 @@ def test_a_rank_leaves_it_to_its_program_what_a_signal_means(kind: str) -> None:
     """A Ctrl-C reaches every process of a terminal; the program may want to finish what is under way."""
 
     def signalled(role: str) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a fork has the mask under which it was made
         for owner, name in ((RankProcess, "_phase"), (EngineCore, "step"), (RankProcess, "_close")):
             for signum in SIGNALS:
                 ahead(role, owner, name, sending(signum))(role)
@@ -327,3 +327,32 @@ def test_what_a_program_leaves_that_is_killed_before_it_has_ranks_goes_with_the_
     with serving("plain") as caller:
         caller.serve()
     assert os.listdir(place) == []
+
+
+@invariant(
+    "I42",
+    breaks=Change(
+        "engine/launch.py", "for rank in self.all:\n    os.close(rank.lifeline)\nself.all = []", "self.all = []"
+    ),
+)
+@both_kinds
+def test_ranks_end_with_the_program_although_a_fork_of_it_lives_on(kind: str, programs: Programs, place: Path) -> None:
+    """A helper as multiprocessing makes one: it has a copy of all that the program has."""
+
+    def main(narrator: Narrator) -> None:
+        make = AsyncMPClient if kind == "asyncio" else SyncMPClient
+        client = make(config_for(2, timeouts=PATIENT), TellingFactory(narrator, alone))
+        helper = os.fork()
+        if helper == 0:
+            signal.pause()
+        narrator.say("process", "helper", helper)
+        narrator.say("ready", client.dead)
+        signal.pause()
+
+    program = programs(main)
+    program.wait_for("ready")
+    program.signal("program", signal.SIGKILL)
+    assert program.end(but=["helper"]) == -signal.SIGKILL
+    assert os.listdir(place) == []
+    program.signal("helper", signal.SIGKILL)
+    program.nobody_is_left()

@@ -106,7 +106,7 @@ def test_outputs_and_death_that_are_found_together_come_in_this_order() -> None:
 )
 @both_kinds
 def test_a_large_answer_leaves_a_rank_0_that_fails_before_its_dead_frame_does(kind: str) -> None:
-    array = np.arange(2 << 20)
+    array = np.arange(3 << 19)
     with serving(kind, before=ahead(LEAD, EngineCore, "step", fail, nth=2)) as caller:
         call = caller.begin_call("collective_rpc", "echo", [array])
         until(lambda: caller.client._resources.traffic.sent == 1, "the call is sent")
@@ -129,7 +129,7 @@ def test_a_large_answer_that_is_still_on_its_way_at_the_death_of_another_rank_co
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.client.resources, "REST_LIMIT", 1000 * BOUND)
-    array = np.arange(1 << 18)
+    array = np.arange(3 << 16)
     with serving(kind, 2, ahead(LEAD, Pulse, "end", stop_oneself)) as caller:
         call = caller.begin_call("collective_rpc", "echo", [array])
         until(lambda: is_stopped(caller.pid(0)), "rank 0 has sent its answer, and most of it has not left")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,56 +221,68 @@ def test_a_drain_that_takes_too_long_ends_in_time_with_aborts(kind: str) -> None
 
 
 class Middle:
-    """A slow way between rank 0 and the client: the first message goes on at once, the others when they may.
+    """The way from rank 0 to the client, byte by byte; from :meth:`hold` on nothing comes through until it may.
 
-    If it is `narrow`, no buffer takes in much; else all of it is on its way, and no longer with rank 0.
+    If it is `narrow`, next to nothing is on the way meanwhile; else all of it is, and no longer with rank 0.
     """
 
     def __init__(self, folder: Path, *, narrow: bool) -> None:
         self.let_go = threading.Event()
-        self._address = f"ipc://{folder}/middle"
+        self.let_go.set()
+        self._path = f"{folder}/middle"
         self._narrow = narrow
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._end = threading.Event()
-        self._source = self._context.socket(zmq.PULL)
-        self._source.set(zmq.RCVHWM, int(narrow))
-        self._source.bind(self._address)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self._path)
+        self._listener.listen()
         self._thread: threading.Thread | None = None
 
     def before(self, role: str) -> None:
         """The hook: rank 0 sends to here."""
-        whole, address, narrow = Port.connect, self._address, self._narrow
+        whole, path = Port.connect, self._path
 
         def connect(self: Port, input_address: str, output_address: str, welcome: Welcome) -> None:
-            if narrow:
-                self.output.set(zmq.SNDBUF, 1)
-            whole(self, input_address, address, welcome)
+            self.output.set(zmq.SNDBUF, 1)
+            whole(self, input_address, f"ipc://{path}", welcome)
 
         replace(Port, "connect", connect)
 
-    def lead_to(self, address: str) -> None:
-        """Where everything goes in the end."""
-        sink = self._context.socket(zmq.PUSH)
-        sink.connect(address)
-        self._thread = threading.Thread(target=self._run, args=(sink,), daemon=True)
+    def lead_to(self, path: str) -> None:
+        """The client's own socket."""
+        self._thread = threading.Thread(target=self._run, args=(path,), daemon=True)
         self._thread.start()
 
+    def hold(self) -> None:
+        self.let_go.clear()
+
     def close(self) -> None:
-        self._end.set()
         self.let_go.set()
+        self._listener.close()
         if self._thread is not None:
             self._thread.join(BOUND)
-        self._context.destroy(linger=0)
 
-    def _run(self, sink: zmq.Socket[bytes]) -> None:
-        while not self._end.is_set():
-            if self._source.poll(10):
-                sink.send_multipart(self._source.recv_multipart())
-                self.let_go.wait()
-        sink.close(linger=1000)
+    def _run(self, path: str) -> None:
+        source, _ = self._listener.accept()
+        with source, socket.socket(socket.AF_UNIX) as sink:
+            sink.connect(path)
+            stored = b""
+            while True:
+                shut = self._narrow and not self.let_go.is_set()
+                ready, _, _ = select.select([sink] if shut else [sink, source], [], [], 0.01)
+                for one in ready:
+                    data = one.recv(65536)
+                    if one is sink:
+                        source.sendall(data)
+                    stored += data if one is source else b""
+                    if not data:
+                        self.let_go.wait(BOUND)
+                        sink.sendall(stored)
+                        return
+                if stored and self.let_go.is_set():
+                    sink.sendall(stored)
+                    stored = b""
 
 
-MANY = [f"{number}-{'x' * 1000}" for number in range(40)]
+MANY = [f"{number}-{'x' * 1000}" for number in range(12)]
 """Names of requests whose ends, a message each, no small buffer takes in."""
 
 
@@ -285,10 +299,12 @@ def far_away(kind: str, folder: Path, bell: Bell, *, narrow: bool) -> Iterator[t
             gate.wait()
 
         hooks = all_of(
-            middle.before, ahead(LEAD, EngineCore, "step", hold), ahead(LEAD, RankProcess, "_close", bell.ring)
+            middle.before, ahead(LEAD, EngineCore, "step", hold, 2), ahead(LEAD, RankProcess, "_close", bell.ring)
         )
         with serving(kind, before=hooks, keep=[gate.fileno(), bell.fileno()]) as caller:
-            middle.lead_to(caller.client.endpoints.address("output"))
+            middle.lead_to(caller.client.endpoints.path("output"))
+            caller.call("step_counters")
+            middle.hold()
             caller.add("first", 400)
             bell.wait()
             for name in MANY:
