@@ -8,6 +8,10 @@ import pytest
 
 from tests.engine.forks import ForkFactory
 
+# What these assert is told as in a test, and also checked under python -O.
+for name in ("census", "driving", "lives", "machine", "promises", "questions"):
+    pytest.register_assert_rewrite(f"tests.engine.{name}")
+
 
 @pytest.fixture
 def factory() -> Iterator[ForkFactory]:

@@ -72,7 +72,6 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.driver = self.kind()
         self.life: Life | None = None
-        self.misses_deadlines = False
         self.broken = False
         self.age = self.span = self.patience = self.names = 0
 
@@ -92,10 +91,6 @@ class Machine(RuleBasedStateMachine):
 
     # ---- beginning and end ----
 
-    @initialize(misses_deadlines=st.sampled_from([False, False, True]))
-    def choose(self, misses_deadlines: bool) -> None:
-        self.misses_deadlines = misses_deadlines
-
     @precondition(lambda self: self.life is None or self.life.over)
     @rule(
         size=st.integers(1, 2),
@@ -107,26 +102,6 @@ class Machine(RuleBasedStateMachine):
     @noted
     def start(self, size: int, relay: str, inside: bool, stats: bool, span: int) -> None:
         self.begin(lambda: Life(self.driver, shape(size, relay, PATIENT, stats=stats), inside=inside), span)
-
-    @precondition(lambda self: self.misses_deadlines and (self.life is None or self.life.over))
-    @rule(
-        size=st.integers(1, 2),
-        rank=RANKS,
-        inside=st.booleans(),
-        for_good=st.sampled_from([False, False, True]),
-        rules=RULES_LATER,
-    )
-    @noted
-    def start_and_stop_a_rank_for_too_long(
-        self, size: int, rank: int, inside: bool, for_good: bool, rules: int
-    ) -> None:
-        """It stays stopped, or goes on when it is too late."""
-        self.begin(lambda: Life(self.driver, shape(size, "pushpull", HASTY, stats=False), inside=inside), 0)
-        self.now.add(*self.promise(0, 450, "ids"))
-        self.now.read_on()
-        self.now.halt(rank % size)
-        self.now.expect_deadline(for_good)
-        self.misses_deadlines, self.patience = False, rules
 
     def begin(self, make: Callable[[], Life], span: int) -> None:
         if self.life is not None:
@@ -394,3 +369,32 @@ class ThreadMachine(Machine):
     """The client for plain calls, of which none can be cancelled."""
 
     kind = ThreadDriver
+
+
+class Late(Machine):
+    """Begins with an engine of which a rank is stopped while the others wait for it, until it is too late."""
+
+    @initialize(
+        size=st.integers(1, 2),
+        rank=RANKS,
+        inside=st.booleans(),
+        for_good=st.sampled_from([False, False, True]),
+        rules=RULES_LATER,
+    )
+    @noted
+    def start_and_stop_a_rank(self, size: int, rank: int, inside: bool, for_good: bool, rules: int) -> None:
+        """It stays stopped, or goes on when it is too late."""
+        self.begin(lambda: Life(self.driver, shape(size, "pushpull", HASTY, stats=False), inside=inside), 0)
+        self.now.add(*self.promise(0, 450, "ids"))
+        self.now.read_on()
+        self.now.halt(rank % size)
+        self.now.expect_deadline(for_good)
+        self.patience = rules
+
+
+class LateLoopMachine(Late, LoopMachine):
+    """With the asyncio client."""
+
+
+class LateThreadMachine(Late, ThreadMachine):
+    """With the client for plain calls."""

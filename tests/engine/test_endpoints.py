@@ -14,7 +14,7 @@ import zmq
 
 from engine import descriptors, endpoints
 from engine.claim import LOCK, MARK, PREFIX, Claim
-from engine.client import resources
+from engine.client import ownership
 from engine.client.aio import AsyncMPClient
 from engine.endpoints import STORE, Endpoints
 from engine.errors import ConfigError, StartupError
@@ -126,7 +126,7 @@ def _fail(*_: object, **__: object) -> Any:
 
 
 FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "the pulse table": lambda patch: patch.setattr(resources, "PulseTable", _fail),
+    "the pulse table": lambda patch: patch.setattr(ownership, "PulseTable", _fail),
     "its memory": lambda patch: patch.setattr("mmap.mmap", _fail),
     "a socket": lambda patch: patch.setattr(zmq.Context, "socket", _fail),
     "the bind": lambda patch: patch.setattr(zmq.Socket, "bind", _fail),

@@ -73,11 +73,14 @@ class Program:
         return self._log.read_text()
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill what is left. Safe to call twice."""
+        if self._pidfd < 0:
+            return
         for fd in (self._pidfd, *self._listener.pidfds.values()):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         os.close(self._pidfd)
+        self._pidfd = -1
         self._listener.close()
 
 

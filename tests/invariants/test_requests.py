@@ -44,7 +44,7 @@ def reason_of(outputs: list[RequestOutput]) -> FinishReason | None:
         ),
         Change("engine/ports.py", "if isinstance(incoming.message, Abort):\n    self.aborts.popleft()", ""),
     ),
-    kin=("I26",),
+    kin=("I25", "I26"),
 )
 @both_kinds
 def test_aborts_of_what_is_not_under_way_do_no_harm_whenever_they_come(kind: str) -> None:
@@ -89,7 +89,7 @@ def test_aborts_of_what_is_not_under_way_do_no_harm_whenever_they_come(kind: str
         ),
         Change("engine/client/resources.py", "self.owed.discard(output.request_id)", "pass"),
     ),
-    kin=("I23", "I26"),
+    kin=("I23", "I25", "I26", "I28", "I30", "I33"),
 )
 @both_kinds
 def test_an_aborted_request_leaves_nothing_wherever_it_was(kind: str) -> None:

@@ -130,6 +130,17 @@ def sending(signum: int) -> Callable[[], None]:
 @pytest.mark.parametrize("number", range(60, 2100, 290))
 def test_a_signal_is_obeyed_at_any_instant(number: int, programs: Programs, place: Path) -> None:
     """At that line of the engine's code. When the work is done, or there are not so many, the program ends as ever."""
+    signalled_at(number, programs, place)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_a_signal_is_obeyed_at_every_instant(programs: Programs, place: Path) -> None:
+    for number in range(1, 2400, 3):
+        signalled_at(number, programs, place)
+
+
+def signalled_at(number: int, programs: Programs, place: Path) -> None:
     signum = SIGNALS[number % 4 // 2]
     program = programs(lambda narrator: generate(narrator, instants=Instants(number, sending(signum))))
     code = ends(program, place)
@@ -138,6 +149,7 @@ def test_a_signal_is_obeyed_at_any_instant(number: int, programs: Programs, plac
         assert program.said.endswith("engine: interrupted\n") or not program.told
     else:
         assert program.said.endswith("\n")
+    program.close()
 
 
 @dataclass(frozen=True)
