@@ -1,7 +1,8 @@
 """When the signals that end a program may come.
 
-A program may make an exception of them, which then comes anywhere: it must not come between a thing and the place from
-which it is given back.
+A program may make an exception of them, which then comes anywhere in its main thread: it must not come between a thing
+and the place from which it is given back. A thread that is started while they wait never takes one: else the system
+would hand it what the main thread does not take, and the exception would come there all the same.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from engine.health import Traffic
 from engine.messages import CLIENT_ROLE, Outputs, client_link
 from engine.monitor import KILL_MARGIN, LEAVE_GRACE, DeathLatch, EngineStopped
 from engine.pulse import LinkReading, PulseTable
+from engine.signals import signals_wait
 from engine.sockets import blocking, readable, ready
 from engine.wake import Wake
 from engine.watchdog import Watchdog
@@ -267,7 +268,8 @@ class Resources:
                 self._await_release()
             elif threading.current_thread() in self.threads:
                 # A finalizer may run anywhere. This thread has to go on, or it would be waited for in vain.
-                threading.Thread(target=self._release, name="engine-release").start()
+                with signals_wait():  # the thread inherits that
+                    threading.Thread(target=self._release, name="engine-release").start()
             else:
                 self._release()
         finally:

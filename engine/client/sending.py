@@ -18,6 +18,7 @@ import zmq
 from engine.codec import Decoder, Encoder, prove_sendable
 from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError, UtilityError
 from engine.messages import Abort, Add, MessageType, Request, Utility, engine_identity, rank_role
+from engine.signals import signals_wait
 
 if TYPE_CHECKING:
     from engine.client.resources import Resources
@@ -119,7 +120,8 @@ class Releases:
         """Call `then`, on that thread, once the parcel is done. One socket lets go in the order of sending."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="engine-sends", daemon=True)
-            thread.start()
+            with signals_wait():  # the thread inherits that
+                thread.start()
             self._thread = thread  # only now: one that cannot be started must not be waited for
         self._waiting.put((parcel, then))
 

@@ -41,8 +41,9 @@ AIO, SYNC = "engine/client/aio.py", "engine/client/sync.py"
 
 
 def kin_of(name: str) -> tuple[str, ...]:
-    """The other promises of what a death is like: whoever is forgotten by it waits in their tests too."""
-    return tuple(other for other in ("I10", "I11", "I12", "I13", "I14", "I20", "I21") if other != name)
+    """The other promises of what a death is like, and those whose tests read on to the error behind the outputs."""
+    others = ("I1", "I2", "I3", "I5", "I6", "I10", "I11", "I12", "I13", "I14", "I20", "I21")
+    return tuple(other for other in others if other != name)
 
 
 # ---- every way to die, everybody who waits ----
@@ -320,7 +321,7 @@ def condemned(caller: Caller) -> EngineDeadError:
             "self._death, self._raised = _twin(error), lambda: None",
         ),
     ),
-    kin=(*kin_of("I14"), "I1"),
+    kin=kin_of("I14"),
 )
 @both_kinds
 def test_a_dead_engine_takes_nothing_more_although_it_could_be_reached_and_its_cause_stays(kind: str) -> None:
