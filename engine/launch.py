@@ -327,11 +327,14 @@ class Ranks:
             self.wait(deadline)
         return True
 
-    def stop(self, deadline: Deadline) -> None:
-        """Orderly stop: rank 0 first, which takes the others along over the relay; what is left then hears it too."""
+    def stop(self, deadline: Deadline, said: int = 0) -> None:
+        """Orderly stop: rank 0 first, which takes the others along over the relay; what is left then hears it too.
+
+        `said` is the number of the last message that client 0 has sent.
+        """
         first = self.all[:1]
         for rank in first:
-            rank.notify(Notice("stop", limit=deadline.remaining()))
+            rank.notify(Notice("stop", limit=deadline.remaining(), said=said))
         self.wait_for_end(deadline, first)
         # A moment for the ranks that rank 0 has told, so that they leave because of it.
         self.wait_for_end(Deadline.after(FOLLOW_GRACE).sooner(deadline))

@@ -107,6 +107,7 @@ class Lifeline:
         self._gone = False
         self._stop: Notice | None = None
         self._stop_until = Deadline.never()
+        self._said = 0
         self._fail: Notice | None = None
         self._departed: deque[int] = deque()
         self._wake = os.eventfd(0)
@@ -143,10 +144,18 @@ class Lifeline:
     @property
     def draining(self) -> bool:
         """Whether a stop was asked that lets what is under way come to its end, and there is time left for it."""
-        if self._stop is None or not self._stop.drain:
-            return False
-        left = self._stop_until.remaining()
-        return left is None or left > min(LAST_ANSWERS, self._limit_of(self._stop) / 2)
+        return self._stop is not None and self._stop.drain and not self.drain_until.expired()
+
+    @property
+    def drain_until(self) -> Deadline:
+        """When the time for what is under way is over, and the rest is for the last answers; never without a stop."""
+        kept = 0.0 if self._stop is None else min(LAST_ANSWERS, self._limit_of(self._stop) / 2)
+        return self._stop_until.later_by(-kept)
+
+    @property
+    def said(self) -> int:
+        """The number of the last message that client 0 had sent when the stop was ordered; 0 without a stop."""
+        return self._said
 
     def attach(self, ear: Ear) -> None:
         """Let every :meth:`check` and every wait listen to `ear` as well."""
@@ -259,6 +268,7 @@ class Lifeline:
             if self._stop is None or self._stop.drain:
                 self._stop = notice
             self._stop_until = until.sooner(self._stop_until)
+            self._said = max(notice.said, self._said)
         elif self._fail is None:
             self._fail = notice
 

@@ -297,7 +297,8 @@ class Notice(msgspec.Struct, frozen=True):
     """What the launcher says on a lifeline.
 
     `fail` names who is to blame. `stop` gives rank 0 `limit` seconds to leave; with `drain` it first finishes what is
-    under way, else it aborts that. `gone`: client `client` has left, and what it owned is to be dropped.
+    under way, else it aborts that. What is under way goes up to message `said` of client 0, the last that it sent
+    before: a lifeline is faster than a socket. `gone`: client `client` has left, and what it owned is to be dropped.
     """
 
     notice: Literal["stop", "fail", "gone"]
@@ -305,4 +306,5 @@ class Notice(msgspec.Struct, frozen=True):
     cause: str = ""
     limit: float | None = None
     drain: bool = False
+    said: int = 0
     client: int = 0

@@ -198,7 +198,7 @@ def _watch(ranks: Ranks, latch: DeathLatch, wake: Wake, watchdog: Watchdog, gues
     try:
         ranks.unwatch(wake.fileno())
         if isinstance(error, EngineStopped):
-            error = _stop(ranks, latch, error)
+            error = _stop(ranks, latch, error, watchdog.sent)
         if not isinstance(error, EngineStopped):
             ranks.take_down(Notice("fail", error.culprit, error.cause), LEAVE_GRACE)
     except Exception:
@@ -228,12 +228,15 @@ def _await_death(ranks: Ranks, latch: DeathLatch, wake: Wake, watchdog: Watchdog
     return error
 
 
-def _stop(ranks: Ranks, latch: DeathLatch, order: EngineStopped) -> EngineDeadError:
-    """Stop in order; returns the order, or the death that came before its end."""
+def _stop(ranks: Ranks, latch: DeathLatch, order: EngineStopped, said: int) -> EngineDeadError:
+    """Stop in order; returns the order, or the death that came before its end.
+
+    `said` is the number of the last message that was sent before the order.
+    """
     deadline = Deadline.after(order.limit)
     if order.drain and ranks.all:
         # What is under way goes on, so it may still fail.
-        ranks.all[0].notify(Notice("stop", limit=order.limit, drain=True))
+        ranks.all[0].notify(Notice("stop", limit=order.limit, drain=True, said=said))
         while not ranks.all[0].ended and not deadline.expired():
             ranks.wait(deadline)
             if any(has_failed(rank) and not _left_in_order(rank) for rank in ranks.all):
@@ -244,7 +247,7 @@ def _stop(ranks: Ranks, latch: DeathLatch, order: EngineStopped) -> EngineDeadEr
             order = EngineStopped(
                 order.limit, drain=True, cause=f"the engine was shut down, undrained after {order.limit:g} s"
             )
-    ranks.stop(deadline)
+    ranks.stop(deadline, said)
     return order
 
 

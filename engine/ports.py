@@ -109,13 +109,15 @@ class Incoming:
 class Port:
     """One client's DEALER and PUSH. `taken` and `sent` are the numbers of the last messages on them.
 
-    `waiting` has come in and is for a later iteration; `aborts` are those of it that abort something.
+    `waiting` has come in and is for a later iteration; `aborts` are those of it that abort something. Up to message
+    `said` the client had spoken when a stop was ordered.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], engine_index: int, client_index: int) -> None:
         self.client_index = client_index
         self.taken = 0
         self.sent = 0
+        self.said = 0
         self.gone = False
         self.waiting: deque[Incoming] = deque()
         self.aborts: deque[Abort] = deque()
@@ -170,10 +172,19 @@ class Port:
         # Copied: an array that a result shows may change before the socket has let it go.
         self.output.send_multipart(frames)
 
+    @property
+    def expecting(self) -> bool:
+        """Whether something that was said in time has still to come."""
+        return not self.gone and self.taken < self.said
+
     def refuse(self, why: str, *, waiting: bool) -> None:
-        """From now on, answer every request and call at once, with `why`; if `waiting`, also those not yet taken."""
+        """From now on, answer every request and call at once, with `why`, but not what was said in time.
+
+        If `waiting`, that too, and those that were not yet taken.
+        """
         self._closing = why
         if waiting:
+            self.said = 0
             unserved, self.waiting, self.aborts = self.waiting, deque(), deque()
             for incoming in unserved:
                 self._answer(incoming.message)
@@ -203,7 +214,7 @@ class Port:
             self._answer_unreadable(kind, frames[0], error)
             return
         self._count(message.number, message.client_index)
-        if self._closing and not isinstance(message, Abort):
+        if self._closing and message.number > self.said and not isinstance(message, Abort):
             self._answer(message)
             return
         self.waiting.append(Incoming(kind, frames, message))
@@ -326,10 +337,27 @@ class Ports:
         for client_index, reply in result.replies:
             self._ports[client_index].send([], reply)
 
+    def expect(self, said: int) -> None:
+        """A stop was ordered: up to message `said` what client 0 sends is in time."""
+        self._ports[0].said = said
+
+    @property
+    def expecting(self) -> bool:
+        """Whether something that was said in time has still to come."""
+        return any(port.expecting for port in self._ports)
+
+    def await_expected(self, deadline: Deadline) -> None:
+        """Wait for what was said in time. Raises what the lifeline says while waiting, and :class:`InputError`."""
+        while self.expecting:
+            sockets = [port.input for port in self._ports if port.expecting]
+            if not self._lifeline.wait(sockets, deadline, stop=False):
+                return
+            self._receive()
+
     def refuse(self, why: str, *, waiting: bool) -> None:
         """From now on, answer every request and call at once, with `why`: it comes too late. Aborts still count.
 
-        What has come by now is still to be taken, unless `waiting`: then it is answered too.
+        What has come by now, or was said in time, is still to be taken, unless `waiting`: then it is answered too.
         """
         self._receive()
         for port in self._ports:

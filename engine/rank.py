@@ -34,6 +34,9 @@ from engine.relay.numbered import FOLLOW_MARGIN
 from engine.startup import StartupLink
 from engine.workers import LocalWorkers, RankWorkers, Workers
 
+ARRIVAL_LIMIT = 0.25
+"""Seconds for what a client sent before it ordered a stop to arrive, when nothing of it is to be served any more."""
+
 SHUTTING_DOWN = "the engine is shutting down"
 """What every request and call is told that a stop ends, or that comes after it."""
 
@@ -247,11 +250,15 @@ class RankProcess:
 
     def _wind_down(self, core: EngineCore, ports: Ports) -> None:
         """Rank 0, asked to stop: finish what is under way if there is time for it, answer the rest, take all along."""
+        ports.expect(self._lifeline.said)
         if self._lifeline.draining:
             ports.refuse(SHUTTING_DOWN, waiting=False)
-            while (core.has_work() or ports.waiting) and self._lifeline.draining:
+            while (core.has_work() or ports.waiting or ports.expecting) and self._lifeline.draining:
+                if not core.has_work() and not ports.waiting:
+                    ports.await_expected(self._lifeline.drain_until)
                 self._iterate(core, ports, block=False)
                 self._lifeline.check(stop=False)
+        ports.await_expected(Deadline.after(ARRIVAL_LIMIT).sooner(self._lifeline.drain_until))
         for client_index in self._lifeline.departed():
             ports.drop(client_index)
         ports.refuse(SHUTTING_DOWN, waiting=True)

@@ -47,6 +47,11 @@ class Watchdog:
         self._client = client_index
         self._before: tuple[float, int] | None = None
 
+    @property
+    def sent(self) -> int:
+        """The number of the last message that the client has sent."""
+        return self._traffic.sent
+
     def deadline(self) -> Deadline:
         """When to look again; never while nothing is owed."""
         if self._limit is None:

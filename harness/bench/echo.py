@@ -183,9 +183,12 @@ class EchoEngine:
 
     def _wind_down(self) -> None:
         """Asked to stop: finish what is under way if there is time for it, answer the rest."""
+        self._ports.expect(self._lifeline.said)
         if self._lifeline.draining:
             self._ports.refuse(SHUTTING_DOWN, waiting=False)
-            while (self._turns or self._ports.waiting) and self._lifeline.draining:
+            while (self._turns or self._ports.waiting or self._ports.expecting) and self._lifeline.draining:
+                if not self._turns and not self._ports.waiting:
+                    self._ports.await_expected(self._lifeline.drain_until)
                 self._step(block=False)
                 self._lifeline.check(stop=False)
         self._ports.refuse(SHUTTING_DOWN, waiting=True)

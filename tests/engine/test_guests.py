@@ -133,6 +133,18 @@ def test_a_death_is_the_same_for_all_clients_and_for_every_later_call(kind: str,
             until(lambda client=client: client.client.pids == {}, "all ranks are gone")  # type: ignore[misc]
 
 
+@both_kinds
+def test_the_owners_shutdown_is_told_to_the_guest_behind_its_aborts(kind: str, place: Path) -> None:
+    with nothing_left(place), serving(kind, 2, client_count=2) as caller, joined(caller) as guest:
+        guest.add("a", FOREVER)
+        guest.read()
+        caller.client.shutdown()
+        assert guest.outputs_of("a")["a"][-1].finish_reason is FinishReason.ABORT
+        error = dies(guest.begin_read())
+        assert isinstance(error, EngineStopped)
+        assert error.cause == "the engine was shut down"
+
+
 # ---- in other processes ----
 
 
@@ -198,6 +210,22 @@ def test_a_guest_that_is_killed_in_a_process_of_its_own_is_forgotten(kind: str, 
             lodger.process.kill()
             until(lambda: caller.call("live_requests") == [], "its request is dropped")
             caller.serve()
+
+
+@pytest.mark.parametrize(("kind", "method"), [("plain", "fork"), ("plain", "spawn"), ("asyncio", "spawn")])
+def test_a_death_reaches_a_guest_in_a_process_of_its_own_with_the_same_cause(
+    kind: str, method: str, place: Path
+) -> None:
+    resource_tracker.ensure_running()
+    with nothing_left(place), serving(kind, 2, client_count=2) as caller:
+        with caller.client.seat(1) as seat:
+            lodger = Lodger(seat, kind, method)
+        with contextlib.closing(lodger):
+            assert lodger.says() == "served"
+            caller.serve()
+            caller.signal(1, signal.SIGKILL)
+            error = dies(caller.begin_read())
+            assert lodger.says() == (error.culprit, error.cause) == ("dp0.rank1", "killed by SIGKILL")
 
 
 @both_kinds
@@ -364,6 +392,26 @@ def test_a_seat_has_room_for_one_client_and_is_given_once(kind: str, place: Path
             guest.seat(2)
         guest.shutdown()
         caller.serve()
+
+
+def test_an_engine_without_further_clients_has_no_seat(place: Path) -> None:
+    with nothing_left(place), serving("plain") as caller:
+        with pytest.raises(ValueError, match="expected a larger client_count"):
+            caller.client.seat(1)
+        caller.serve()
+
+
+@both_kinds
+def test_a_guest_that_comes_after_the_end_is_told_of_it(kind: str, place: Path) -> None:
+    with nothing_left(place), serving(kind, client_count=2) as caller:
+        seat = caller.client.seat(1)
+        caller.signal(0, signal.SIGKILL)
+        dies(caller.begin_read())
+        with pytest.raises(EngineDeadError, match="killed by SIGKILL"):
+            caller.client.seat(1)
+        with pytest.raises(StartupError, match="killed by SIGKILL") as caught:
+            type(caller.client).join(seat)
+        assert caught.value.culprit == "dp0.rank0"
 
 
 def test_a_fork_of_a_guest_neither_has_the_seat_nor_gives_it_up(place: Path) -> None:

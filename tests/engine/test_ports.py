@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from engine.clock import Deadline
 from engine.codec import Array, Decoder, Encoder
 from engine.core import StepResult
 from engine.errors import InputError
@@ -322,6 +323,20 @@ def test_what_comes_too_late_is_answered_and_what_had_come_is_still_taken(client
     assert names(client.ports.take(block=False)) == [(0, 1), (0, 4)]
     assert client.read() == Outputs(1, 0, [RequestOutput("r2", [], FinishReason.ABORT, "shutting down")])
     assert client.read() == Outputs(2, 0, [], UtilityOutput(7, "Call to echo method failed: shutting down"))
+
+
+def test_what_was_said_before_the_stop_is_in_time_however_late_it_comes(client: Client) -> None:
+    client.ports.expect(2)
+    client.ports.refuse("shutting down", waiting=False)
+    client.ports.await_expected(Deadline.after(0))
+    for _ in range(2):
+        client.weigh(1)
+    client.ports.await_expected(Deadline.never())
+    assert not client.ports.expecting
+    client.weigh(1)
+    client.arrived()
+    assert names(client.ports.take(block=False)) == [(0, 1), (0, 2)]
+    assert client.read().outputs == [RequestOutput("r3", [], FinishReason.ABORT, "shutting down")]
 
 
 def test_at_the_end_everything_that_was_not_taken_is_answered(client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,10 @@ import zmq
 from engine import relay
 from engine.client.aio import AsyncMPClient
 from engine.errors import EngineDeadError, StartupError
-from engine.lifeline import Reporter
+from engine.lifeline import Lifeline, Reporter
 from engine.llm import AsyncLLM
-from engine.messages import FailedReport, SamplingParams
+from engine.messages import FailedReport, Notice, SamplingParams
+from engine.ports import Port
 from engine.relay import frames
 from engine.relay.frames import FrameKind
 from tests.engine.forks import ForkFactory, config_for, replace
@@ -181,3 +183,23 @@ def start_fails(factory: ForkFactory, size: int, **changes: object) -> StartupEr
     assert time.monotonic() - began < 5
     assert not factory.living()
     return caught.value
+
+
+def behind_the_order(role: str) -> None:
+    """Rank 0 finds nothing on its sockets until the order to stop has come, and at the first look after that."""
+    if role != "dp0.rank0":
+        return
+    take, receive, looks = Lifeline._take, Port.receive, iter(range(1_000_000))
+    ordered = threading.Event()
+
+    def take_and_note(self: Lifeline, notice: Notice) -> None:
+        take(self, notice)
+        if notice.notice == "stop":
+            ordered.set()
+
+    def receive_later(self: Port) -> None:
+        if ordered.wait(0.001) and next(looks) > 0:
+            receive(self)
+
+    replace(Lifeline, "_take", take_and_note)
+    replace(Port, "receive", receive_later)

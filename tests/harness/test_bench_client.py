@@ -23,6 +23,7 @@ from harness.bench.bare import Floor, Sender, ThreadAndQueue
 from harness.bench.echo import EchoFactory
 from harness.bench.streams import ECHOED, Batch, Tally, Turns
 from tests.engine.forks import ForkFactory
+from tests.engine.wires import behind_the_order
 
 BATCH = Batch(3, ECHOED + 2)
 
@@ -117,6 +118,14 @@ def test_the_echo_engine_keeps_the_rest_of_the_protocol_too(echo: AsyncMPClient)
 
 def test_a_draining_stop_lets_the_echo_engine_finish() -> None:
     echo = SyncMPClient(EngineConfig(), EchoFactory(ForkFactory()))
+    for request in BATCH.requests():
+        echo.add_request(request)
+    echo.shutdown(drain=True)
+    assert [echo.get_output().outputs for _ in range(BATCH.messages)] == [[answer] for answer in expected(BATCH)]
+
+
+def test_a_draining_stop_waits_for_what_was_sent_before_it() -> None:
+    echo = SyncMPClient(EngineConfig(), EchoFactory(ForkFactory(behind_the_order)))
     for request in BATCH.requests():
         echo.add_request(request)
     echo.shutdown(drain=True)

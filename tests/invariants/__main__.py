@@ -31,6 +31,7 @@ Only = Annotated[list[str] | None, typer.Option("--only", metavar="I10", help="O
 Listing = Annotated[bool, typer.Option("--list", help="Print promises, tests and changes; run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave the changed copies and their logs, and say where.")]
+Kin = Annotated[bool, typer.Option("--kin", help="Run also the tests that may fail, to see which of them do.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Changes that are tried at the same time.")]
 Limit = Annotated[float, typer.Option("--limit", min=1, help="Seconds for one test; then it has hung, and failed.")]
 
@@ -45,6 +46,7 @@ def run(
     listing: Listing = False,
     json: Json = False,
     keep: Keep = False,
+    kin: Kin = False,
     jobs: Jobs = 2,
     limit: Limit = 20,
 ) -> None:
@@ -68,10 +70,10 @@ def run(
     if wrong := mistakes(found):
         more = f" ({len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
         raise MistakeError(f"{wrong[0]}{more}")
-    raise typer.Exit(_try(only or (), missing, json=json, keep=keep, jobs=jobs, limit=limit))
+    raise typer.Exit(_try(only or (), missing, json=json, keep=keep, kin=kin, jobs=jobs, limit=limit))
 
 
-def _try(only: Sequence[str], missing: list[str], *, json: bool, keep: bool, jobs: int, limit: float) -> int:
+def _try(only: Sequence[str], missing: list[str], *, json: bool, keep: bool, kin: bool, jobs: int, limit: float) -> int:
     from tests.invariants import showing, zygote
     from tests.invariants.judging import judge, judge_unchanged
     from tests.invariants.listing import discover, mutants
@@ -87,15 +89,15 @@ def _try(only: Sequence[str], missing: list[str], *, json: bool, keep: bool, job
     zygote.adopt_orphans()
     with contextlib.ExitStack() as stack:
         stack.callback(zygote.sweep)
-        lab = stack.enter_context(Lab(min(jobs, len(chosen)), limit, keep=keep))
+        lab = stack.enter_context(Lab(min(jobs, len(chosen)), limit, keep=keep, with_kin=kin))
         if keep:
             console.print(f"copies     {lab.folder}", soft_wrap=True)
-        plain = lab.unchanged(found)
+        plain = lab.unchanged(chosen, found)
         verdict = judge_unchanged(plain)
         told["unchanged"] = showing.run_object(None, plain, verdict)
         console.print(showing.unchanged_line(plain, verdict), soft_wrap=True)
         if verdict.good:
-            for mutant, changed in lab.changed(chosen, found):
+            for mutant, changed in lab.changed(chosen, found, plain):
                 verdict = judge(mutant, changed, found)
                 verdicts.append(verdict)
                 told["changes"].append(showing.run_object(mutant, changed, verdict))

@@ -30,6 +30,13 @@ class Run:
         else:
             self.problem = self.problem or message.problem
 
+    def merge(self, part: Run) -> None:
+        """Takes in another run with no change made, of other tests."""
+        self.served = part.served if self.served is None else self.served and bool(part.served)
+        self.why = self.why or part.why
+        self.tests += part.tests
+        self.problem = self.problem or part.problem
+
     def add_log(self, text: str) -> None:
         """Puts the last lines of what was printed behind the problem, if there is one."""
         if self.problem:

@@ -33,18 +33,27 @@ class Change:
 
     def applied(self, source: str) -> str:
         """The source with the change made. Raises :class:`ChangeError` if `old` is not there exactly once."""
-        old, new = _lines(self.old), _lines(self.new)
+        lines, new = source.splitlines(), _lines(self.new)
+        at, indent = self._place(lines, new)
+        lines[at : at + len(_lines(self.old))] = [indent + line if line else line for line in new]
+        return "\n".join(lines) + "\n"
+
+    def lines(self, source: str) -> range:
+        """The numbers of the lines that are changed, from 1. Raises :class:`ChangeError`."""
+        at, _ = self._place(source.splitlines(), _lines(self.new))
+        return range(at + 1, at + 1 + len(_lines(self.old)))
+
+    def _place(self, lines: list[str], new: list[str]) -> tuple[int, str]:
+        old = _lines(self.old)
         if not any(old) or len(old) > MOST_LINES or len(new) > MOST_LINES:
             raise ChangeError(f"{self}: expected 1 to {MOST_LINES} old lines and at most {MOST_LINES} new ones")
         if old == new:
             raise ChangeError(f"{self}: both sides are the same")
-        lines = source.splitlines()
         indents = {at: indent for at in range(len(lines)) if (indent := _indent_at(lines, at, old)) is not None}
         if len(indents) != 1:
             raise ChangeError(f"{self}: the old text is there {len(indents)} times, expected once")
         ((at, indent),) = indents.items()
-        lines[at : at + len(old)] = [indent + line if line else line for line in new]
-        return "\n".join(lines) + "\n"
+        return at, indent
 
     def __str__(self) -> str:
         old, new = (" | ".join(line.strip() for line in _lines(text)) or "(nothing)" for text in (self.old, self.new))

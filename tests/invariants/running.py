@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import queue
@@ -12,10 +13,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -23,10 +24,14 @@ from tests.invariants import zygote
 from tests.invariants.judging import Run
 from tests.invariants.listing import ROOT, Listed, Mutant, changed
 from tests.invariants.preloaded import PRELOADED
-from tests.invariants.wire import End, Job, Message
+from tests.invariants.probing import probed
+from tests.invariants.wire import End, Job, Message, base
 
 COPIED = ("engine", "harness", "scenarios", "tests", "pyproject.toml")
 """What the tests need of the project."""
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 _LEAVE_LIMIT = 20.0
 _decode = msgspec.json.Decoder(Message).decode
@@ -40,13 +45,17 @@ class Lab:
     """A temporary folder with a copy of the tree for each change, and zygotes that run the tests there.
 
     A context manager: at its end every process is gone, and the folder unless `keep`. The tree itself is only read.
+    Tests that may fail under a change without its being a fault are only run `with_kin`.
     """
 
-    def __init__(self, jobs: int, limit: float, *, keep: bool = False, root: Path = ROOT) -> None:
+    def __init__(
+        self, jobs: int, limit: float, *, keep: bool = False, with_kin: bool = False, root: Path = ROOT
+    ) -> None:
         # Short: sockets are made further down, and their paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="inv-")).resolve()
         self._limit = limit
         self._keep = keep
+        self._with_kin = with_kin
         self._source = self.folder / "source"
         self._numbers = itertools.count()
         self._zygotes: list[subprocess.Popen[bytes]] = []
@@ -82,46 +91,76 @@ class Lab:
         if not self._keep:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def unchanged(self, listed: Sequence[Listed]) -> Run:
-        """All tests with no change made."""
-        return self._run(self._zygotes[0], None, [], [test.node for test in listed])
+    def unchanged(self, mutants: Sequence[Mutant], listed: Sequence[Listed]) -> Run:
+        """All tests with no change made, but probes where changes will be made: each test says which it passed."""
+        parts = [[test.node for test in listed[part :: len(self._zygotes)]] for part in range(len(self._zygotes))]
+        run = Run()
+        began = time.monotonic()
+        for part in self._each(
+            [part for part in parts if part], lambda process, part: self._probe(process, part, mutants)
+        ):
+            run.merge(part)
+        run.seconds = time.monotonic() - began
+        return run
 
-    def changed(self, mutants: Sequence[Mutant], listed: Sequence[Listed]) -> Iterator[tuple[Mutant, Run]]:
-        """Each change with what happened under it, as the runs end; as many at once as there are zygotes."""
-        waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
-        ended: queue.SimpleQueue[tuple[Mutant, Run] | BaseException] = queue.SimpleQueue()
-        for mutant in mutants:
-            waiting.put(mutant)
+    def changed(
+        self, mutants: Sequence[Mutant], listed: Sequence[Listed], unchanged: Run
+    ) -> Iterator[tuple[Mutant, Run]]:
+        """Each change with what happened under it, as the runs end; as many at once as there are zygotes.
 
-        def work(process: subprocess.Popen[bytes]) -> None:
+        Only tests that passed its probe in the `unchanged` run are run under it.
+        """
+
+        def work(process: subprocess.Popen[bytes], number: int) -> tuple[Mutant, Run]:
+            mutant = mutants[number]
+            reaching = [ran.test for ran in unchanged.tests if number in ran.reached]
+            first, then = _order(mutant, listed, reaching, with_kin=self._with_kin)
+            return mutant, self._run(process, functools.partial(_change, mutant), first, then)
+
+        return self._each(range(len(mutants)), work)
+
+    def _each(self, tasks: Sequence[Task], work: Callable[[subprocess.Popen[bytes], Task], Result]) -> Iterator[Result]:
+        """What `work` makes of each task, as it ends; every zygote has one at a time."""
+        waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[tuple[Result] | BaseException] = queue.SimpleQueue()
+        for task in tasks:
+            waiting.put(task)
+
+        def go(process: subprocess.Popen[bytes]) -> None:
             try:
                 while True:
-                    mutant = waiting.get_nowait()
-                    ended.put((mutant, self._run(process, mutant, *_order(mutant, listed))))
+                    ended.put((work(process, waiting.get_nowait()),))
             except queue.Empty:
                 return
             except BaseException as error:
                 ended.put(error)
 
-        self._threads = [threading.Thread(target=work, args=(process,), daemon=True) for process in self._zygotes]
+        self._threads = [threading.Thread(target=go, args=(process,), daemon=True) for process in self._zygotes]
         for thread in self._threads:
             thread.start()
-        for _ in mutants:
+        for _ in tasks:
             one = ended.get()
             if isinstance(one, BaseException):
                 raise one
-            yield one
+            yield one[0]
 
-    def _run(self, process: subprocess.Popen[bytes], mutant: Mutant | None, first: list[str], then: list[str]) -> Run:
+    def _probe(self, process: subprocess.Popen[bytes], nodes: list[str], mutants: Sequence[Mutant]) -> Run:
+        on_import: set[int] = set()
+        run = self._run(process, lambda folder: on_import.update(_probe(mutants, folder)), [], nodes)
+        for ran in run.tests:
+            ran.reached = sorted({*ran.reached, *on_import})
+        return run
+
+    def _run(
+        self, process: subprocess.Popen[bytes], prepare: Callable[[Path], None], first: list[str], then: list[str]
+    ) -> Run:
         began = time.monotonic()
         folder = self.folder / str(next(self._numbers))
         log = Path(f"{folder}.log")
         run = Run()
         try:
             _copy(self._source, folder)
-            if mutant is not None:
-                text = changed(mutant.change, folder)
-                (folder / mutant.change.file).write_text(text, encoding="utf-8")
+            prepare(folder)
             for message in _ask(process, Job(str(folder), str(log), first, then, self._limit)):
                 run.note(message)
             run.add_log(log.read_text(encoding="utf-8", errors="replace"))
@@ -129,7 +168,8 @@ class Lab:
             if not self._keep:
                 for path in (folder, Path(f"{folder}.t")):
                     shutil.rmtree(path, ignore_errors=True)
-                log.unlink(missing_ok=True)
+                for path in (log, Path(f"{folder}.reached")):
+                    path.unlink(missing_ok=True)
         run.seconds = time.monotonic() - began
         return run
 
@@ -171,8 +211,32 @@ def _copy(source: Path, target: Path) -> None:
             shutil.copy2(source / name, target / name)
 
 
-def _order(mutant: Mutant, listed: Sequence[Listed]) -> tuple[list[str], list[str]]:
-    """The tests that must fail, and then the others: first those of the same promise, which may fail too."""
-    others = [test for test in listed if test.node not in mutant.tests]
-    others.sort(key=lambda test: set(test.invariants).isdisjoint(mutant.invariants))
-    return list(mutant.tests), [test.node for test in others]
+def _change(mutant: Mutant, folder: Path) -> None:
+    text = changed(mutant.change, folder)
+    (folder / mutant.change.file).write_text(text, encoding="utf-8")
+
+
+def _probe(mutants: Sequence[Mutant], folder: Path) -> set[int]:
+    """Puts a probe before every change; returns the numbers of those that every test passes."""
+    on_import = set()
+    for file in {mutant.change.file for mutant in mutants}:
+        changes = {number: mutant.change for number, mutant in enumerate(mutants) if mutant.change.file == file}
+        text, always = probed((folder / file).read_text(encoding="utf-8"), changes)
+        (folder / file).write_text(text, encoding="utf-8")
+        on_import |= always
+    Path(f"{folder}.reached").write_bytes(bytes(len(mutants)))
+    return on_import
+
+
+def _order(
+    mutant: Mutant, listed: Sequence[Listed], reaching: Sequence[str], *, with_kin: bool
+) -> tuple[list[str], list[str]]:
+    """Of the tests that reach it those that must fail, and then the others: first those that may fail too, if at all.
+
+    A test that must fail is run even if it does not reach the change.
+    """
+    first = [node for test in mutant.tests for node in [one for one in reaching if base(one) == test] or [test]]
+    may_fail = {test.node for test in listed if not {*mutant.invariants, *mutant.kin}.isdisjoint(test.invariants)}
+    others = [node for node in reaching if base(node) not in mutant.tests]
+    kin = [node for node in others if base(node) in may_fail]
+    return first, (kin if with_kin else []) + [node for node in others if base(node) not in may_fail]

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
-from tests.invariants import healthy
+from tests.invariants import healthy, reached
 from tests.invariants.apart import Apart, apart
 from tests.invariants.wire import Broken, Job, Message, Ran, Served, base
 from tests.invariants.zygote import PROJECT, adopt_orphans
@@ -80,7 +80,7 @@ class Session:
         if self._serves():
             for item in first:
                 self._run(item)
-            if self._failed.issuperset(self._job.first):
+            if self._failed.issuperset(map(base, self._job.first)):
                 for item in then:
                     self._run(item)
         return True
@@ -88,7 +88,7 @@ class Session:
     def _select(self, items: Sequence[pytest.Item], wanted: Sequence[str]) -> list[pytest.Item]:
         chosen = []
         for node in wanted:
-            found = [item for item in items if base(item.nodeid) == node]
+            found = [item for item in items if node in (item.nodeid, base(item.nodeid))]
             if not found:
                 raise _BrokenError(f"{node} is not among the tests that pytest finds")
             chosen += found
@@ -115,11 +115,12 @@ class Session:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             os.write(sink, msgspec.json.encode([(report.outcome, _message(report)) for report in self._reports]))
 
+        reached.take()
         began = time.monotonic()
         outcome, why = _outcome(apart(run, self._job.limit))
         if outcome == "failed":
             self._failed.add(base(item.nodeid))
-        self._say(Ran(item.nodeid, outcome, why[:_LONGEST], time.monotonic() - began))
+        self._say(Ran(item.nodeid, outcome, why[:_LONGEST], time.monotonic() - began, reached.take()))
 
 
 def _outcome(end: Apart) -> tuple[str, str]:

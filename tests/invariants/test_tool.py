@@ -20,6 +20,7 @@ from tests.invariants.__main__ import invoke
 from tests.invariants.judging import Run, judge, judge_unchanged
 from tests.invariants.listing import Listed, Mutant, gaps, mistakes, mutants
 from tests.invariants.marking import Change, ChangeError, Marking
+from tests.invariants.probing import probed
 from tests.invariants.statements import STATEMENTS
 from tests.invariants.wire import Broken, Ran, Served, base
 
@@ -333,13 +334,30 @@ def test_each_change_is_tried_in_a_copy_and_nothing_is_left(project: Path) -> No
     }
     failed = {key[0]: one["failed"] for key, one in verdicts.items()}
     assert failed["I2"] == {"tests/test_thing.py::test_waits": "hung, and was killed at its limit"}
-    assert failed["I6"] == {
+    assert failed["I6"] == {"tests/test_thing.py::test_fails_in_its_own_process": "the process ended with 3"}
+    # Nothing is run that does not come by the change, or that may fail, but what must fail is.
+    assert {key[0]: one["runs"] for key, one in verdicts.items()} == {
+        "I1": 1,
+        "I2": 1,
+        "I3": 0,
+        "I4": 2,
+        "I5": 1,
+        "I6": 1,
+    }
+    assert (project / "engine/thing.py").read_text(encoding="utf-8").count("return") == 5
+    assert_nothing_is_left(project)
+
+
+def test_with_kin_the_tests_that_may_fail_are_run_too(project: Path) -> None:
+    process = start(project, "--json", "--kin", "--limit", "2")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    (one,) = [one for one in json.loads(out)["changes"] if one["invariants"] == ["I6"]]
+    assert (one["verdict"], one["runs"]) == ("noticed", 2)
+    assert one["failed"] == {
         "tests/test_thing.py::test_fails_in_its_own_process": "the process ended with 3",
         "tests/test_thing.py::test_doubles": "the process ended with 3",
     }
-    assert {one["runs"] for one in result["changes"] if one["verdict"] == "noticed"} == {6}
-    assert (project / "engine/thing.py").read_text(encoding="utf-8").count("return") == 5
-    assert_nothing_is_left(project)
 
 
 def test_ctrl_c_leaves_nothing(project: Path) -> None:
@@ -354,3 +372,49 @@ def test_ctrl_c_leaves_nothing(project: Path) -> None:
     assert process.returncode == 130
     assert err == "invariants: interrupted\n"
     assert_nothing_is_left(project)
+
+
+LONG = """\
+\"\"\"About it.\"\"\"
+from __future__ import annotations
+
+LIMIT = 4
+
+@decorated
+def double(
+    x=1,
+):
+    if x == 1:
+        return f(
+            2,
+            3,
+        )
+    elif x == 2:
+        return 4
+    try:
+        return g()
+    except ValueError:
+        return 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "passed"),
+    [
+        ("LIMIT = 4", None),
+        ("x=1,", None),
+        ("@decorated", None),
+        ("3,", "_reached(7)\n        return f(2, 3)"),
+        ("elif x == 2:", "else:\n        _reached(7)\n        if x == 2:"),
+        ("except ValueError:", "_reached(7)\n    try:"),
+        ("return 0", "_reached(7)\n        return 0"),
+        ("if x == 1:\n    return f(", "_reached(7)\n    if x == 1:"),
+    ],
+)
+def test_a_probe_stands_before_the_innermost_statement_around_the_change(old: str, passed: str | None) -> None:
+    text, on_import = probed(LONG, {7: Change(FILE, old, "pass")})
+    compile(text, FILE, "exec")
+    assert on_import == (set() if passed else {7})
+    assert text.startswith('"""About it."""\nfrom __future__ import annotations\n')
+    assert (passed or "LIMIT = 4") in text
+    assert text.count("_reached(7)") == (1 if passed else 0)

@@ -22,7 +22,7 @@ from engine.ports import Port
 from engine.rank import SHUTTING_DOWN, RankProcess
 from tests.engine.driving import begin
 from tests.engine.forks import replace
-from tests.engine.wires import ahead, all_of
+from tests.engine.wires import ahead, all_of, behind_the_order
 from tests.invariants import Change, invariant
 from tests.invariants.callers import BOUND, PROMPT, Call, Caller, both_kinds, dies, serving, tokens_of, until
 from tests.invariants.gates import Bell, Gate
@@ -54,7 +54,7 @@ def ends(caller: Caller) -> tuple[dict[str, list[RequestOutput]], EngineStopped]
 # ---- I39: aborting ----
 
 
-@invariant("I39", breaks=Change("engine/monitor.py", "ranks.stop(deadline)", "pass"), kin=KIN)
+@invariant("I39", breaks=Change("engine/monitor.py", "ranks.stop(deadline, said)", "pass"), kin=KIN)
 @both_kinds
 def test_everybody_who_waits_has_an_end_although_the_engine_gives_no_answer(kind: str) -> None:
     """Two readers, a call, and a request whose large array cannot leave; rank 0 stands still, so its time runs out."""
@@ -76,8 +76,8 @@ def test_everybody_who_waits_has_an_end_although_the_engine_gives_no_answer(kind
     "I40",
     breaks=Change(
         "engine/monitor.py",
-        "if isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error)",
-        "latch.set(error)\nif isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error)",
+        "if isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error, watchdog.sent)",
+        "latch.set(error)\nif isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error, watchdog.sent)",
     ),
     kin=("I1", "I33", "I39"),
 )
@@ -157,7 +157,11 @@ def held(kind: str) -> Iterator[Held]:
 @invariant(
     "I39",
     breaks=(
-        Change(RANK, "while (core.has_work() or ports.waiting) and self._lifeline.draining:", "while False:"),
+        Change(
+            RANK,
+            "while (core.has_work() or ports.waiting or ports.expecting) and self._lifeline.draining:",
+            "while False:",
+        ),
         Change("engine/monitor.py", ORDER.format("limit, drain=drain"), ORDER.format("limit")),
         Change(PORTS, REFUSED, "pass"),
         Change("engine/client/base.py", f"{DEAD} or self._resources.latch.stopping", DEAD),
@@ -199,11 +203,7 @@ def test_a_drain_finishes_what_is_under_way_and_refuses_what_is_new(kind: str) -
 
 @invariant(
     "I39",
-    breaks=Change(
-        "engine/lifeline.py",
-        "return left is None or left > min(LAST_ANSWERS, self._limit_of(self._stop) / 2)",
-        "return True",
-    ),
+    breaks=Change("engine/lifeline.py", "return self._stop_until.later_by(-kept)", "return Deadline.never()"),
     kin=KIN,
 )
 @both_kinds
@@ -214,6 +214,25 @@ def test_a_drain_that_takes_too_long_ends_in_time_with_aborts(kind: str) -> None
         begin(lambda: caller.client.shutdown(1.2, drain=True)).result(BOUND)
         told, _ = ends(caller)
         assert told["long"][-1].finish_reason is FinishReason.ABORT
+        assert caller.factory.exits() == [ExitCode.STOPPED] * 2
+
+
+@invariant("I39", breaks=Change(RANK, "ports.expect(self._lifeline.said)", "pass"), kin=KIN)
+@pytest.mark.parametrize("drain", [True, False])
+@both_kinds
+def test_what_was_sent_before_the_order_has_its_answer_although_the_order_came_first(kind: str, drain: bool) -> None:
+    """The order comes over a pipe, what was sent before it by a thread of ZMQ."""
+    with serving(kind, 2, before=behind_the_order) as caller:
+        caller.add("a", 4)
+        caller.add("b", 4)
+        caller.abort("b")
+        begin(lambda: caller.client.shutdown(drain=drain)).result(BOUND)
+        told, _ = ends(caller)
+        assert tokens_of(told["a"]) == (reference.greedy("tiny", PROMPT, 4) if drain else [])
+        assert {name: outputs[-1].finish_reason for name, outputs in told.items()} == {
+            "a": FinishReason.LENGTH if drain else FinishReason.ABORT,
+            "b": FinishReason.ABORT,
+        }
         assert caller.factory.exits() == [ExitCode.STOPPED] * 2
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Job(msgspec.Struct):
-    """What a zygote is asked for. `first` and `then` are ids of tests without parameters."""
+    """What a zygote is asked for. `first` and `then` are ids of tests, with parameters or for all parameters."""
 
     folder: str
     """The copy; the same with ``.t`` at its end is for temporary files."""
@@ -14,7 +14,7 @@ class Job(msgspec.Struct):
     """The file for what is printed there."""
     first: list[str]
     then: list[str]
-    """Run only if each of `first` has failed."""
+    """Run only if each of `first` has failed, with some parameters."""
     limit: float
     """Seconds for one test."""
 
@@ -33,6 +33,8 @@ class Ran(msgspec.Struct, tag=True):
     outcome: str
     why: str
     seconds: float
+    reached: list[int] = []
+    """In a copy with probes, the numbers of those that were passed."""
 
     @property
     def base(self) -> str:
