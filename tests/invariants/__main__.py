@@ -31,7 +31,9 @@ Only = Annotated[list[str] | None, typer.Option("--only", metavar="I10", help="O
 Listing = Annotated[bool, typer.Option("--list", help="Print promises, tests and changes; run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave the changed copies and their logs, and say where.")]
-Kin = Annotated[bool, typer.Option("--kin", help="Run also the tests that may fail, to see which of them do.")]
+Thorough = Annotated[
+    bool, typer.Option("--thorough", help="Run also the tests that may fail, and each test with all its parameters.")
+]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Changes that are tried at the same time.")]
 Limit = Annotated[float, typer.Option("--limit", min=1, help="Seconds for one test; then it has hung, and failed.")]
 
@@ -46,7 +48,7 @@ def run(
     listing: Listing = False,
     json: Json = False,
     keep: Keep = False,
-    kin: Kin = False,
+    thorough: Thorough = False,
     jobs: Jobs = 2,
     limit: Limit = 20,
 ) -> None:
@@ -70,10 +72,12 @@ def run(
     if wrong := mistakes(found):
         more = f" ({len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
         raise MistakeError(f"{wrong[0]}{more}")
-    raise typer.Exit(_try(only or (), missing, json=json, keep=keep, kin=kin, jobs=jobs, limit=limit))
+    raise typer.Exit(_try(only or (), missing, json=json, keep=keep, thorough=thorough, jobs=jobs, limit=limit))
 
 
-def _try(only: Sequence[str], missing: list[str], *, json: bool, keep: bool, kin: bool, jobs: int, limit: float) -> int:
+def _try(
+    only: Sequence[str], missing: list[str], *, json: bool, keep: bool, thorough: bool, jobs: int, limit: float
+) -> int:
     from tests.invariants import showing, zygote
     from tests.invariants.judging import judge, judge_unchanged
     from tests.invariants.listing import discover, mutants
@@ -89,7 +93,7 @@ def _try(only: Sequence[str], missing: list[str], *, json: bool, keep: bool, kin
     zygote.adopt_orphans()
     with contextlib.ExitStack() as stack:
         stack.callback(zygote.sweep)
-        lab = stack.enter_context(Lab(min(jobs, len(chosen)), limit, keep=keep, with_kin=kin))
+        lab = stack.enter_context(Lab(min(jobs, len(chosen)), limit, keep=keep, thorough=thorough))
         if keep:
             console.print(f"copies     {lab.folder}", soft_wrap=True)
         plain = lab.unchanged(chosen, found)

@@ -45,17 +45,18 @@ class Lab:
     """A temporary folder with a copy of the tree for each change, and zygotes that run the tests there.
 
     A context manager: at its end every process is gone, and the folder unless `keep`. The tree itself is only read.
-    Tests that may fail under a change without its being a fault are only run `with_kin`.
+    Unless `thorough`, tests that may fail under a change without its being a fault are not run under it, and others
+    with one set of parameters.
     """
 
     def __init__(
-        self, jobs: int, limit: float, *, keep: bool = False, with_kin: bool = False, root: Path = ROOT
+        self, jobs: int, limit: float, *, keep: bool = False, thorough: bool = False, root: Path = ROOT
     ) -> None:
         # Short: sockets are made further down, and their paths must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="inv-")).resolve()
         self._limit = limit
         self._keep = keep
-        self._with_kin = with_kin
+        self._thorough = thorough
         self._source = self.folder / "source"
         self._numbers = itertools.count()
         self._zygotes: list[subprocess.Popen[bytes]] = []
@@ -114,7 +115,7 @@ class Lab:
         def work(process: subprocess.Popen[bytes], number: int) -> tuple[Mutant, Run]:
             mutant = mutants[number]
             reaching = [ran.test for ran in unchanged.tests if number in ran.reached]
-            first, then = _order(mutant, listed, reaching, with_kin=self._with_kin)
+            first, then = _order(mutant, listed, reaching, thorough=self._thorough)
             return mutant, self._run(process, functools.partial(_change, mutant), first, then)
 
         return self._each(range(len(mutants)), work)
@@ -229,7 +230,7 @@ def _probe(mutants: Sequence[Mutant], folder: Path) -> set[int]:
 
 
 def _order(
-    mutant: Mutant, listed: Sequence[Listed], reaching: Sequence[str], *, with_kin: bool
+    mutant: Mutant, listed: Sequence[Listed], reaching: Sequence[str], *, thorough: bool
 ) -> tuple[list[str], list[str]]:
     """Of the tests that reach it those that must fail, and then the others: first those that may fail too, if at all.
 
@@ -238,5 +239,7 @@ def _order(
     first = [node for test in mutant.tests for node in [one for one in reaching if base(one) == test] or [test]]
     may_fail = {test.node for test in listed if not {*mutant.invariants, *mutant.kin}.isdisjoint(test.invariants)}
     others = [node for node in reaching if base(node) not in mutant.tests]
-    kin = [node for node in others if base(node) in may_fail]
-    return first, (kin if with_kin else []) + [node for node in others if base(node) not in may_fail]
+    must_not = [node for node in others if base(node) not in may_fail]
+    if not thorough:
+        return first, list({base(node): node for node in reversed(must_not)}.values())
+    return first, [node for node in others if base(node) in may_fail] + must_not

@@ -348,8 +348,8 @@ def test_each_change_is_tried_in_a_copy_and_nothing_is_left(project: Path) -> No
     assert_nothing_is_left(project)
 
 
-def test_with_kin_the_tests_that_may_fail_are_run_too(project: Path) -> None:
-    process = start(project, "--json", "--kin", "--limit", "2")
+def test_a_thorough_run_has_the_tests_that_may_fail_too(project: Path) -> None:
+    process = start(project, "--json", "--thorough", "--limit", "2")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     (one,) = [one for one in json.loads(out)["changes"] if one["invariants"] == ["I6"]]
