@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Struct, field
 
-from harness.faults import AtInstant, Fault, roles_named
+from harness.faults import Fault, OnFrames, roles_named
 from harness.instant import Instant, InstantError
 
 MAX_TP = 4
@@ -93,7 +93,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def proxied(self) -> tuple[str, ...]:
         """The links that run through the proxy: those with a frame fault, and those that the plan wants observed."""
-        links = [fault.link for fault in self.faults if not isinstance(fault, AtInstant)]
+        links = [fault.link for fault in self.faults if isinstance(fault, OnFrames)]
         return tuple(dict.fromkeys([*links, *self.observe]))
 
 

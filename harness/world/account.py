@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.faults import AtInstant, kind_of
+from harness.faults import OnFrames, kind_of
 from harness.history import Event, FaultCount, Frame
 from harness.plan import Plan
 from harness.proxy import RunEnd, Seen
@@ -19,7 +19,7 @@ def fault_counts(plan: Plan, events: Sequence[Event], ended: RunEnd | None) -> t
     rules = {count.index: count for count in ended.rules} if ended is not None else {}
     counts = []
     for index, fault in enumerate(plan.faults):
-        if isinstance(fault, AtInstant):
+        if not isinstance(fault, OnFrames):
             armed, reached, fired = (
                 sum(event.site == f"fault.{word}" and event.number == index for event in events)
                 for word in ("armed", "reached", "fired")
