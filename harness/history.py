@@ -80,7 +80,10 @@ class Frame(Struct, frozen=True, omit_defaults=True):
 
 
 class FaultCount(Struct, frozen=True):
-    """What became of one fault of the plan: how often it was armed, its instant reached, and it fired."""
+    """What became of one fault of the plan: how often it was armed, its instant reached, and it fired.
+
+    ``why`` says of one that was not reached what the run passed instead.
+    """
 
     kind: str
     fault: str
@@ -89,6 +92,7 @@ class FaultCount(Struct, frozen=True):
     armed: int
     reached: int
     fired: int
+    why: str = ""
 
 
 class Thread(Struct, frozen=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 Text form (``ROLE`` is a role name such as ``dp0.rank0``; ``LINK.CALL`` is a site)::
 
     ROLE:LINK.CALL[KIND]#N:before|after     dp0.rank0:relay.send[hello]#2:after
+    ROLE:call(MODULE:NAME)#N:before|after   dp0.rank1:call(engine.scheduler:Scheduler.schedule)#3:before
     ROLE:start  ·  ROLE:exit                dp0.rank1:start
 
 ``[KIND]`` and ``#N`` may be left out: any kind, the first occurrence. Occurrences are counted per role, site and kind
@@ -18,13 +19,14 @@ Side = Literal["before", "after"]
 
 _TEXT = re.compile(
     r"""(?P<role>[A-Za-z][\w.-]*)
-        :(?P<site>[A-Za-z_][\w.]*)
+        :(?P<site>call\([A-Za-z_][\w.]*:[A-Za-z_][\w.]*\)|[A-Za-z_][\w.]*)
         (?:\[(?P<kind>[\w?*-]+)\])?
         (?:\#(?P<n>\d+))?
         (?::(?P<side>before|after))?""",
     re.VERBOSE,
 )
 _LIFE = frozenset({"start", "exit"})
+_CALL = "call("
 
 
 class InstantError(ValueError):
@@ -37,6 +39,17 @@ class _Fields(NamedTuple):
     kind: str | None = None
     n: int = 1
     side: Side = "after"
+
+
+def is_call(site: str) -> bool:
+    """Whether a site is a function, ``call(module:qualified.name)``."""
+    return site.startswith(_CALL)
+
+
+def called(site: str) -> tuple[str, str]:
+    """The module and the qualified name of the function that a site is."""
+    module, _, name = site.removeprefix(_CALL).rstrip(")").partition(":")
+    return module, name
 
 
 class Instant:
@@ -85,7 +98,8 @@ class Instant:
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise InstantError(
-                f"'{text}' is not an instant; expected ROLE:LINK.CALL[KIND]#N:before|after, ROLE:start or ROLE:exit, "
+                f"'{text}' is not an instant; expected ROLE:LINK.CALL[KIND]#N:before|after, "
+                "ROLE:call(MODULE:NAME)#N:before|after, ROLE:start or ROLE:exit, "
                 "for example dp0.rank0:relay.send[hello]#2:after"
             )
         role, site, kind, n, side = match.group("role", "site", "kind", "n", "side")
@@ -97,6 +111,8 @@ class Instant:
             raise InstantError(
                 f"'{text}': '{site}' is no site; a site is LINK.CALL such as relay.send, or start or exit"
             )
+        if kind and site.startswith(_CALL):
+            raise InstantError(f"'{text}': a call has no kind; drop [{kind}]")
         if n is not None and int(n) < 1:
             raise InstantError(f"'{text}': occurrences count from #1")
         if kind is not None and side == "before" and site.endswith(".recv"):

@@ -8,6 +8,7 @@ from harness.clock import SECOND
 from harness.history import History
 from harness.oracles import check_all, outcome
 from harness.targets import get
+from harness.unreached import explained
 from harness.verdict import Finding, Grade, Verdict, Word
 
 
@@ -32,7 +33,7 @@ def judge(history: History, scenario: str = "", seed: int = 0) -> Verdict:
         seed=seed,
         blame=certificate.blame if certificate else None,
         proof=certificate.proof if certificate else None,
-        faults=history.faults,
+        faults=explained(history),
         findings=findings,
         fingerprint=certificate.fingerprint if certificate else _fingerprint(findings),
         served=served,

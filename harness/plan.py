@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Struct, field
 
-from harness.faults import Fault, OnFrames, roles_named
-from harness.instant import Instant, InstantError
+from harness.faults import Fault, OnFrames, instants_of, roles_named
+from harness.instant import Instant, InstantError, is_call
 
 MAX_TP = 4
 
@@ -94,7 +94,13 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     def proxied(self) -> tuple[str, ...]:
         """The links that run through the proxy: those with a frame fault, and those that the plan wants observed."""
         links = [fault.link for fault in self.faults if isinstance(fault, OnFrames)]
-        return tuple(dict.fromkeys([*links, *self.observe]))
+        return tuple(dict.fromkeys([*links, *(name for name in self.observe if not is_call(name))]))
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The functions that are sites in this plan: those of its instants, and those that it wants observed."""
+        named = [instant.site for fault in self.faults for instant, _ in instants_of(fault)]
+        return tuple(dict.fromkeys(name for name in [*named, *self.observe] if is_call(name)))
 
 
 def to_json(plan: Plan) -> bytes:

@@ -13,7 +13,8 @@ from itertools import islice
 
 from msgspec import Struct, structs
 
-from harness.faults import AtInstant, Delay, Drop, Duplicate, Fault, Hold, OnFrames, Stop
+from harness.faults import AtInstant, Delay, Fault, Lag, LastingFault, OnFrames, Stop
+from harness.faults.settings import FramesFault
 from harness.instant import Instant
 from harness.plan import Plan, PlanError, Request, Topology, Workload, check
 from harness.trial import repeat, trials
@@ -126,16 +127,16 @@ class Shrinker:
 def steadier(plan: Plan) -> Iterator[Plan]:
     """Plans whose faults last longer: each fault that takes time alone, then all together."""
     for fault in plan.faults:
-        if isinstance(fault, Delay | Hold | Stop):
+        if isinstance(fault, Delay | LastingFault | Lag | Stop):
             yield _with_faults(plan, [_lasting(fault)])
     yield _with_faults(plan, [_lasting(fault) for fault in plan.faults])
 
 
 def _lasting(fault: Fault) -> Fault:
     longest = _ROUND_SECONDS[0]
-    if isinstance(fault, Delay | Stop) and fault.seconds is not None:
+    if isinstance(fault, Delay | Lag | Stop) and fault.seconds is not None:
         return structs.replace(fault, seconds=max(longest, fault.seconds))
-    if isinstance(fault, Hold) and fault.or_after is not None:
+    if isinstance(fault, LastingFault) and fault.or_after is not None:
         return structs.replace(fault, until=None, or_after=max(longest, fault.or_after))
     return fault
 
@@ -190,7 +191,7 @@ def _renamed(fault: Fault, names: dict[str, str]) -> Fault:
     if isinstance(fault, AtInstant):
         return structs.replace(fault, at=move(fault.at))
     victim = names.get(fault.victim, fault.victim)
-    if isinstance(fault, Hold):
+    if isinstance(fault, LastingFault):
         return structs.replace(fault, victim=victim, until=move(fault.until) if fault.until else None)
     return structs.replace(fault, victim=victim)
 
@@ -225,7 +226,7 @@ def _simpler(fault: Fault) -> Iterator[Fault]:
     if isinstance(fault, AtInstant) and fault.at.n > 1:
         at = fault.at
         yield structs.replace(fault, at=Instant(at.role, at.site, at.kind, 1, at.side))
-    if isinstance(fault, Delay | Stop):
+    if isinstance(fault, Delay | Lag | Stop):
         for seconds in _round(fault.seconds):
             yield structs.replace(fault, seconds=seconds)
     if isinstance(fault, Stop):
@@ -233,9 +234,13 @@ def _simpler(fault: Fault) -> Iterator[Fault]:
             yield structs.replace(fault, also=tuple(other for other in fault.also if other != role))
     if isinstance(fault, OnFrames) and fault.nth > 1:
         yield structs.replace(fault, nth=1)
-    if isinstance(fault, Drop | Duplicate) and fault.count > 1:
+    if isinstance(fault, OnFrames):
+        for filtered in ({"direction": "either"}, {"connection": None}, {"match": None}):
+            if (wider := structs.replace(fault, **filtered)) != fault:
+                yield wider
+    if isinstance(fault, FramesFault) and fault.count > 1:
         yield structs.replace(fault, count=1)
-    if isinstance(fault, Hold):
+    if isinstance(fault, LastingFault):
         if fault.until is not None and fault.or_after is not None:
             yield structs.replace(fault, until=None)
         for seconds in _round(fault.or_after):

@@ -37,6 +37,10 @@ class Stillness(Struct, frozen=True):
     stopped: tuple[str, ...] = ()
 
 
+_BLOCKED = "fault.block"
+"""Where a thread waits that a plan has blocked."""
+
+
 def ticks(name: str) -> bool:
     """Whether threads of this name may wake for ever by themselves."""
     return name == _GLOO_LOOP or name.startswith(_ZMQ_IO)
@@ -146,7 +150,10 @@ class _Tally:
 
     def deadline(self, role: str, wait: Wait) -> None:
         if wait.held and wait.gives_up < 0:
-            self._in_flight = True  # the harness itself will end this one
+            if wait.site == _BLOCKED:
+                self._stopped.append(role)  # as a stopped process: to heal the faults is what can end it
+            else:
+                self._in_flight = True  # the harness itself will end this one
         if wait.gives_up >= 0:
             self._arm(f"{role} at {wait.site}", wait.gives_up)
 

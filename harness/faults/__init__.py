@@ -1,7 +1,8 @@
 """Faults: one small file each, its settings apart from its state, and what it does.
 
 A fault is either done by a process to itself at an instant of its own (`AtInstant`: it has ``at`` and `strike`), or
-done to whole frames by the proxy of a link (`OnFrames`: it has ``link``, ``frame``, ``victim`` and `rule`). Both have
+done to whole frames by the proxy of a link (`OnFrames`: it has ``link``, ``frame``, ``victim`` and `rule`), or done by
+the client program at a moment of a request (`OnClient`: it has ``request``, `moment` and `strike`). All have
 ``victim``, ``optional``, ``complaint()`` and ``cost``: the seconds that the fault can take from the engine at most,
 infinite where something is ended or lost. Nothing else in the harness looks inside a fault's settings to do it.
 """
@@ -10,25 +11,46 @@ from __future__ import annotations
 
 from typing import TypeAlias, get_args
 
+from harness.faults.abort_race import AbortRace
+from harness.faults.block import Block
+from harness.faults.block_loop import BlockLoop
+from harness.faults.cancel import Cancel
+from harness.faults.close import Close
 from harness.faults.corrupt import Corrupt
 from harness.faults.delay import Delay
 from harness.faults.drop import Drop
+from harness.faults.drop_client import DropClient
 from harness.faults.duplicate import Duplicate
+from harness.faults.flood import Flood
 from harness.faults.foreign import Foreign
 from harness.faults.hold import Hold
 from harness.faults.kill import Kill
+from harness.faults.lag import Lag
+from harness.faults.poison import Poison
 from harness.faults.raise_ import InjectedError, Raise
+from harness.faults.refuse import Refuse
+from harness.faults.reorder import Reorder
 from harness.faults.reset import Reset
+from harness.faults.settings import LastingFault
+from harness.faults.slow import Slow
+from harness.faults.slow_reader import SlowReader
 from harness.faults.squat import Squat
+from harness.faults.stall import Stall
 from harness.faults.stop import Stop
 from harness.faults.terminate import Terminate
+from harness.faults.truncate import Truncate
+from harness.instant import Instant
 
-AtInstant: TypeAlias = Delay | Kill | Stop | Raise | Terminate | Squat
-OnFrames: TypeAlias = Drop | Hold | Reset | Corrupt | Duplicate | Foreign
-OnMessages: TypeAlias = Corrupt | Duplicate | Foreign
+AtInstant: TypeAlias = Delay | Kill | Stop | Raise | Terminate | Squat | Block
+OnFrames: TypeAlias = (
+    Drop | Hold | Lag | Reorder | Stall | Slow | Refuse | Reset | Corrupt | Truncate | Duplicate | Foreign
+)
+OnMessages: TypeAlias = Corrupt | Truncate | Duplicate | Foreign
 """Those of `OnFrames` that need a message and can do nothing to a command such as SUBSCRIBE."""
 
-Fault: TypeAlias = AtInstant | OnFrames
+OnClient: TypeAlias = Cancel | Close | DropClient | SlowReader | BlockLoop | Flood | Poison | AbortRace
+
+Fault: TypeAlias = AtInstant | OnFrames | OnClient
 
 KINDS: tuple[str, ...] = tuple(str(kind.__struct_config__.tag) for kind in get_args(Fault))
 """Every kind that a plan can name."""
@@ -44,31 +66,54 @@ def kind_of(fault: Fault) -> str:
 
 def roles_named(fault: Fault) -> tuple[str, ...]:
     """Every role that a fault speaks of, the victim first."""
-    until = fault.until if isinstance(fault, Hold) else None
     also = fault.also if isinstance(fault, Stop) else ()
-    return (fault.victim, *also, *((until.role,) if until is not None else ()))
+    return tuple(dict.fromkeys([fault.victim, *also, *(instant.role for instant, _ in instants_of(fault))]))
+
+
+def instants_of(fault: Fault) -> tuple[tuple[Instant, bool], ...]:
+    """The instants of a fault, each with whether it ends the fault; one that does not begins it."""
+    found = ((getattr(fault, "at", None), False), (getattr(fault, "until", None), True))
+    return tuple((instant, ends) for instant, ends in found if isinstance(instant, Instant))
 
 
 __all__ = [
     "DRAWN",
     "KINDS",
+    "AbortRace",
     "AtInstant",
+    "Block",
+    "BlockLoop",
+    "Cancel",
+    "Close",
     "Corrupt",
     "Delay",
     "Drop",
+    "DropClient",
     "Duplicate",
     "Fault",
+    "Flood",
     "Foreign",
     "Hold",
     "InjectedError",
     "Kill",
+    "Lag",
+    "LastingFault",
+    "OnClient",
     "OnFrames",
     "OnMessages",
+    "Poison",
     "Raise",
+    "Refuse",
+    "Reorder",
     "Reset",
+    "Slow",
+    "SlowReader",
     "Squat",
+    "Stall",
     "Stop",
     "Terminate",
+    "Truncate",
+    "instants_of",
     "kind_of",
     "roles_named",
 ]

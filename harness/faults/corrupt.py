@@ -17,8 +17,8 @@ class Corrupt(FrameFault, frozen=True, forbid_unknown_fields=True, tag="corrupt"
 
     def rule(self, index: int, kind: str) -> FrameRule:
         """What the proxy does; ``kind`` is the target's word for ``frame``."""
-        return FrameRule(index, "corrupt", self.link, self.victim, kind, self.nth, offset=self.offset)
+        return self._rule("corrupt", index, kind, offset=self.offset)
 
     def __str__(self) -> str:
         where = "" if self.offset is None else f" at byte {self.offset}"
-        return f"corrupt {self.frame} #{self.nth} of {self.victim} on {self.link}{where}"
+        return f"corrupt {self._frames()}{where}"

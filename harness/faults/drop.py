@@ -14,7 +14,7 @@ class Drop(FramesFault, frozen=True, forbid_unknown_fields=True, tag="drop", tag
 
     def rule(self, index: int, kind: str) -> FrameRule:
         """What the proxy does; ``kind`` is the target's word for ``frame``."""
-        return FrameRule(index, "drop", self.link, self.victim, kind, self.nth, self.count)
+        return self._rule("drop", index, kind)
 
     def __str__(self) -> str:
         return f"drop {self._frames()}"

@@ -14,7 +14,7 @@ class Duplicate(FramesFault, frozen=True, forbid_unknown_fields=True, tag="dupli
 
     def rule(self, index: int, kind: str) -> FrameRule:
         """What the proxy does; ``kind`` is the target's word for ``frame``."""
-        return FrameRule(index, "duplicate", self.link, self.victim, kind, self.nth, self.count)
+        return self._rule("duplicate", index, kind)
 
     def __str__(self) -> str:
         return f"duplicate {self._frames()}"

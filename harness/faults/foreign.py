@@ -28,8 +28,8 @@ class Foreign(FrameFault, frozen=True, forbid_unknown_fields=True, tag="foreign"
     def rule(self, index: int, kind: str) -> FrameRule:
         """What the proxy does; ``kind`` is the target's word for ``frame``."""
         data = None if self.data is None else bytes.fromhex(self.data)
-        return FrameRule(index, "foreign", self.link, self.victim, kind, self.nth, data=data)
+        return self._rule("foreign", index, kind, data=data)
 
     def __str__(self) -> str:
         what = "a copy from a foreign run" if self.data is None else f"the foreign frame {self.data or '(empty)'}"
-        return f"send {what} before {self.frame} #{self.nth} of {self.victim} on {self.link}"
+        return f"send {what} before {self._frames()}"

@@ -23,5 +23,11 @@ class Hand(Protocol):
     def tell_lane(self) -> None:
         """Let the lane know that this fault has been reached, where part of the deed is the lane's."""
 
+    def await_word(self, until: int = -1) -> None:
+        """Wait until the lane, or the role whose instant ends the fault, has raised the fault's flag.
+
+        At most until ``until`` (nanoseconds; -1: for ever).
+        """
+
     def squat(self, link: str) -> bool:
         """Bind every address of the link that this process has bound once more; whether there was one."""

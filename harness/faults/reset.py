@@ -19,7 +19,7 @@ class Reset(FrameFault, frozen=True, forbid_unknown_fields=True, tag="reset", ta
 
     def rule(self, index: int, kind: str) -> FrameRule:
         """What the proxy does; ``kind`` is the target's word for ``frame``."""
-        return FrameRule(index, "reset", self.link, self.victim, kind, self.nth)
+        return self._rule("reset", index, kind)
 
     def __str__(self) -> str:
-        return f"reset the connection of {self.victim} on {self.link} at {self.frame} #{self.nth}"
+        return f"reset the connection of {self.victim} on {self.link} at {self.frame} #{self.nth}{self._only()}"

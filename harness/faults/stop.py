@@ -10,11 +10,11 @@ import signal
 import threading
 
 from harness.faults.hand import Hand
-from harness.faults.settings import InstantFault
+from harness.faults.settings import SignalFault
 
 
-class Stop(InstantFault, frozen=True, forbid_unknown_fields=True, tag="stop", tag_field="kind"):
-    """The role of ``at`` stops itself when it passes ``at``; the lane continues it ``seconds`` later.
+class Stop(SignalFault, frozen=True, forbid_unknown_fields=True, tag="stop", tag_field="kind"):
+    """The role of ``at`` stops when it passes ``at``, or the role ``to``; the lane continues it ``seconds`` later.
 
     Without ``seconds`` it is continued when faults are healed: when the client program has ended, or when all that is
     not stopped sleeps for ever. The roles of ``also`` are stopped and continued together with it. They follow it by a
@@ -28,8 +28,8 @@ class Stop(InstantFault, frozen=True, forbid_unknown_fields=True, tag="stop", ta
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """All that are stopped, the trigger first."""
-        return (self.at.role, *self.also)
+        """All that are stopped, the victim first."""
+        return (self.victim, *self.also)
 
     @property
     def cost(self) -> float:
@@ -44,6 +44,9 @@ class Stop(InstantFault, frozen=True, forbid_unknown_fields=True, tag="stop", ta
         return None
 
     def strike(self, hand: Hand) -> None:
+        if self.remote:
+            self.ask_lane(hand)
+            return
         hand.fired()
         hand.waits()
         hand.tell_lane()

@@ -65,8 +65,7 @@ def _had_begun(history: History, role: str) -> bool:
 def _survivors(history: History, target: Target) -> list[Finding]:
     dead = outcome.killed(history)
     leaving = next((e.t for e in history.of("client", "shutdown") if e.kind == "begin"), None)
-    fired = next((e.t for e in history.of(site="fault.fired") if e.role in dead), history.began)
-    if leaving is not None and leaving < fired:
+    if leaving is not None and leaving < outcome.killed_at(history):
         return []  # the engine was already asked to stop: its ranks leave in order, not for a peer
     findings = []
     for process in history.processes:

@@ -132,6 +132,13 @@ def patience_spent(history: History) -> Patience:
     return Patience(starting, serving)
 
 
+def killed_at(history: History) -> int:
+    """When the first of the faults fired that ended a role (nanoseconds)."""
+    faults = enumerate(zip(history.plan.faults, history.faults, strict=False))
+    times = [_fired_at(history, index) for index, (fault, count) in faults if count.fired and _is_fatal(fault, history)]
+    return min(times, default=history.began)
+
+
 def _fired_at(history: History, index: int) -> int:
     marks = [event.t for event in history.of(site="fault.fired") if event.number == index]
     frames = [frame.t for frame in history.frames if frame.rule == index]

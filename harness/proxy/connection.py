@@ -12,7 +12,7 @@ from harness.proxy.attempt import gone, name_of
 from harness.proxy.flow import Flow
 from harness.proxy.ledger import Ledger
 from harness.proxy.records import Connected, Leg, Party
-from harness.proxy.rules import RuleBook
+from harness.proxy.rules import RuleBook, RuleState
 from harness.proxy.words import Words
 
 READ = selectors.EVENT_READ
@@ -68,7 +68,8 @@ class Side:
 class Connection:
     """A connection that `connector` made to the proxy (`near`), and the one the proxy made to `binder` (`far`).
 
-    `on_closed` is called once, when both sockets are closed.
+    `refuse` is called when a rule wants the leg to take no new connection; `on_closed` once, when both sockets are
+    closed.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Connection:
         book: RuleBook,
         ledger: Ledger,
         words: Words,
+        refuse: Callable[[RuleState], None],
         on_closed: Callable[[Connection], None],
     ) -> None:
         self.leg = leg
@@ -93,8 +95,8 @@ class Connection:
         self._unsent = 0
         self._connector = Side(near, "connector", selector, self._on_event)
         self._binder = Side(far, "binder", selector, self._on_event)
-        self.to_binder = Flow(leg, "to_binder", ordinal, book, ledger, words, self.settle)
-        self.to_connector = Flow(leg, "to_connector", ordinal, book, ledger, words, self.settle)
+        self.to_binder = Flow(leg, "to_binder", ordinal, book, ledger, words, self.settle, refuse)
+        self.to_connector = Flow(leg, "to_connector", ordinal, book, ledger, words, self.settle, refuse)
         self._ways = (
             (self._connector, self.to_binder, self._binder),
             (self._binder, self.to_connector, self._connector),
@@ -123,15 +125,15 @@ class Connection:
             return
         for source, flow, sink in self._ways:
             self._write(flow, sink)
-            if source.ended and not flow.out and not sink.lost:
+            if source.ended and not flow.out and not flow.waiting and not sink.lost:
                 self._end_writing(sink)
         if all(sink.lost for _, _, sink in self._ways) or any(flow.severed for _, flow, _ in self._ways):
             self.close("proxy")
             return
         for source, flow, sink in self._ways:
-            # A side is read while its flow has room, written while its own output waits.
-            reading = not source.ended and not sink.lost and len(flow.out) <= HIGH_WATER
-            writing = any(other.out and side is source for _, other, side in self._ways)
+            # A side is read while its flow has room, written while its own output waits for it.
+            reading = not (source.ended or sink.lost or flow.stalled) and len(flow.out) <= HIGH_WATER
+            writing = any(other.out and not other.resting and side is source for _, other, side in self._ways)
             source.watch((READ if reading else 0) | (WRITE if writing else 0))
 
     def _on_event(self, side: Side, mask: int) -> None:
@@ -165,8 +167,11 @@ class Connection:
 
     def _write(self, flow: Flow, sink: Side) -> None:
         while flow.out and not sink.lost:
+            room = flow.room()
+            if not room:
+                return
             try:
-                sent = sink.sock.send(flow.out)
+                sent = sink.sock.send(flow.out if room >= len(flow.out) else flow.out[:room])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -174,7 +179,7 @@ class Connection:
                     self._ended_by, self._detail = sink.name, name_of(error)
                 self._lose(sink)
                 return
-            del flow.out[:sent]
+            flow.sent(sent)
 
     def _lose(self, sink: Side) -> None:
         """Nothing can be written to this side any more: what was meant for it is lost, as in the kernel."""

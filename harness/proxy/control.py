@@ -34,8 +34,20 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
     index: int
 
 
+class Add(msgspec.Struct, frozen=True, tag="add"):
+    """Put one more rule in force."""
+
+    rule: FrameRule
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag="withdraw"):
+    """Rule `index` acts no more, and lets go what it holds."""
+
+    index: int
+
+
 class Heal(msgspec.Struct, frozen=True, tag="heal"):
-    """Let go every hold; no rule acts from now on."""
+    """Let go every hold; no rule that there is acts from now on."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
@@ -58,7 +70,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: str
 
 
-Request = Begin | GetStatus | GetLedger | Release | Heal | End
+Request = Begin | GetStatus | GetLedger | Add | Withdraw | Release | Heal | End
 Reply = Begun | Status | LedgerSlice | RunEnd | Done | Failed
 
 

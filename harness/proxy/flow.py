@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from harness.clock import now
+from harness.proxy.actions import ACTIONS
 from harness.proxy.ledger import Ledger
+from harness.proxy.pace import Pace
 from harness.proxy.records import UNKNOWN, Direction, Fate, Leg, Seen, Trouble
-from harness.proxy.rules import ACTIONS, Hold, RuleBook, RuleState, Unit
+from harness.proxy.rules import Hold, RuleBook, RuleState, Unit
 from harness.proxy.words import WordError, Words
 from harness.zmtp import Assembler, Frame, Message, ZmtpError, encode_message
 
@@ -25,11 +27,17 @@ class Queued:
         self.rule = rule
         self.hold = hold
 
+    @property
+    def stays(self) -> bool:
+        """Whether the unit may not go yet."""
+        return self.hold is not None and not self.hold.open
+
 
 class Flow:
     """Bytes read from one side become units, meet the rules, and end in `out`, which the connection writes.
 
-    `on_output` is called when something that was held has been put in `out`.
+    `on_output` is called when something that was held has been put in `out`, or may be read or written again; `refuse`
+    when a rule wants the leg to take no new connection.
     """
 
     def __init__(
@@ -41,12 +49,14 @@ class Flow:
         ledger: Ledger,
         words: Words,
         on_output: Callable[[], None],
+        refuse: Callable[[RuleState], None],
     ) -> None:
         self.leg = leg
         self.direction: Direction = direction
         self.out = bytearray()
         self.severed = False
         """Whether a rule has broken the connection: what is in `out` still goes, nothing else does."""
+        self.refuse = refuse
         self._connection = connection
         self._book = book
         self._ledger = ledger
@@ -55,6 +65,9 @@ class Flow:
         self._tally = book.tally(leg.link, leg.connector, direction)
         self._assembler = Assembler()
         self._queue: deque[Queued] = deque()
+        self._aside: list[Queued] = []
+        self._stall: Hold | None = None
+        self._pace: Pace | None = None  # how fast `out` may be written
         self._from_subscriber = False
         self._opaque = False  # the bytes are not ZMTP: pass them on as they come
         self._word_failed = False
@@ -63,6 +76,23 @@ class Flow:
     def pending(self) -> int:
         """Bytes read and not yet written, held ones not counted."""
         return len(self.out) + self._assembler.pending
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is held."""
+        return bool(self._queue or self._aside)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether no more is to be read."""
+        return self._stall is not None and not self._stall.open
+
+    @property
+    def resting(self) -> bool:
+        """Whether what is in `out` has to wait for its time."""
+        return not self.room()
+
+    # ---- bytes ----
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the sending side."""
@@ -87,27 +117,40 @@ class Flow:
             self._pass_opaque(rest)
 
     def finish(self) -> None:
-        """The sending side has ended: what is held is discarded, an unfinished frame is passed on as it is."""
-        self.discard()
+        """The sending side has ended: what is held is discarded, an unfinished frame is passed on as it is.
+
+        What is only late still arrives, unless it waits for something that is held.
+        """
+        on_its_way = 0
+        for queued in self._queue:
+            if queued.hold is not None and not (queued.hold.open or queued.hold.steady):
+                break
+            on_its_way += 1
+        self._discard(on_its_way)
         rest = self._assembler.flush()
         if rest:
             self._pass_opaque(rest)
 
-    def discard(self) -> None:
-        """Give up everything that is held."""
-        for queued in self._queue:
-            if queued.hold is not None and not queued.hold.open:
-                self._book.forget(queued.hold)
-            self._record(queued.unit, "discarded", queued.rule)
-        self._queue.clear()
-
     def abandon(self) -> int:
         """The receiving side has gone: give up everything, and return how many bytes had passed the rules in vain."""
-        self.discard()
+        self._discard()
+        self._book.slowed.pop(self, None)
         lost = self.pending
         self._assembler.flush()
         self.out.clear()
         return lost
+
+    def room(self) -> int:
+        """How many bytes of `out` may be written now."""
+        return len(self.out) if self._pace is None else min(self._pace.allowed(), len(self.out))
+
+    def sent(self, size: int) -> None:
+        """So many bytes of `out` have been written."""
+        del self.out[:size]
+        if self._pace is not None:
+            self._pace.spent(size)
+
+    # ---- what actions do ----
 
     def forward(self, unit: Unit, rule: int | None = None, fate: Fate = "passed") -> None:
         """Send the unit on, behind anything that is held."""
@@ -118,6 +161,8 @@ class Flow:
         else:
             self.out += unit.raw
             self._record(unit, fate, rule)
+        if self._aside:
+            self._bring_back(self._aside)
 
     def inject(self, parts: Sequence[bytes], rule: int) -> None:
         """Send a message that nobody has sent, behind anything that is held."""
@@ -141,47 +186,75 @@ class Flow:
         self.severed = True
         self._record(unit, "dropped", rule)
 
-    def hold(self, unit: Unit, state: RuleState) -> None:
-        """Keep the unit and all that comes behind it."""
+    def hold(self, unit: Unit, state: RuleState, steady: bool = False) -> None:
+        """Keep the unit and all that comes behind it; a `steady` hold outlasts the sender."""
+        self._keep(unit, self._book.catch(state, self, steady))
+
+    def stall(self, unit: Unit, state: RuleState) -> None:
+        """Keep the unit, and read no further."""
+        self._stall = self._book.catch(state, self)
+        self._keep(unit, self._stall)
+
+    def set_aside(self, unit: Unit, state: RuleState) -> None:
+        """Keep the unit until another one has gone."""
         index = state.rule.index
-        self._queue.append(Queued(unit, index, self._book.catch(state, self)))
+        self._aside.append(Queued(unit, index, self._book.catch(state, self)))
         self._record(unit, "held", index)
+
+    def slow(self, state: RuleState, rate: int) -> None:
+        """Carry at most `rate` bytes a second from now on; what is in `out` already still goes at once."""
+        self._pace = Pace(rate, free=len(self.out))
+        self._book.slowed[self] = state
+
+    # ---- what ends ----
 
     def advance(self) -> None:
         """Send on what no closed hold stands before any more."""
-        moved = False
-        while self._queue:
-            first = self._queue[0]
-            if first.hold is not None and not first.hold.open:
-                break
-            self._queue.popleft()
-            self.out += first.unit.raw
-            self._record(first.unit, "released", first.rule)
-            moved = True
-        if moved:
-            self._on_output()
+        while self._queue and not self._queue[0].stays:
+            self._release(self._queue.popleft())
+        self._bring_back([queued for queued in self._aside if not queued.stays])
+        if self._stall is not None and self._stall.open:
+            self._stall = None
+        self._on_output()
 
     def frames_of(self, hold: Hold) -> int:
         """How many frames stand behind the hold, its own included, up to the next closed one."""
-        frames = 0
+        frames = sum(queued.hold is hold for queued in self._aside)
         for queued in self._queue:
             if queued.hold is hold:
                 frames = 1
-            elif frames and queued.hold is not None and not queued.hold.open:
+            elif frames and queued.stays:
                 break
             elif frames:
                 frames += 1
         return frames
 
+    def hasten(self) -> None:
+        """Carry as fast as it goes again."""
+        self._pace = None
+        self._on_output()
+
+    def due_ns(self) -> int | None:
+        """When the next bytes may go, None if nothing waits."""
+        return self._pace.next_ns if self._pace is not None and self.out else None
+
+    def proceed(self) -> None:
+        """Send what may go by now."""
+        self._on_output()
+
+    # ---- units ----
+
     def _message(self, message: Message) -> None:
         frames = message.frames
+        bodies = message.bodies
         if self._from_subscriber and len(frames) == 1:
             subscription = frames[0].subscription
             if subscription is not None:
-                self._arrive("SUBSCRIBE" if subscription.subscribe else "CANCEL", None, message.raw)
+                kind = "SUBSCRIBE" if subscription.subscribe else "CANCEL"
+                self._arrive(kind, None, message.raw, bodies)
                 return
-        kind, number = self._name(message.bodies)
-        self._arrive(kind, number, message.raw, message)
+        kind, number = self._name(bodies)
+        self._arrive(kind, number, message.raw, bodies, message)
 
     def _command(self, frame: Frame) -> None:
         name = str(frame.name)
@@ -190,7 +263,7 @@ class Flow:
                 self._from_subscriber = frame.properties.get("socket-type") in _SUBSCRIBERS
             except ZmtpError as error:
                 self._trouble(f"metadata of READY: {error}")
-        self._arrive(name.upper(), None, frame.raw)
+        self._arrive(name.upper(), None, frame.raw, (frame.data,))
 
     def _name(self, parts: Sequence[bytes]) -> tuple[str, int | None]:
         """Kind and number of a message; a classify function that fails must not stop the traffic."""
@@ -205,13 +278,14 @@ class Flow:
             self._word_failed = True
             self._trouble(str(error))
 
-    def _arrive(self, kind: str, number: int | None, raw: bytes, message: Message | None = None) -> None:
+    def _arrive(
+        self, kind: str, number: int | None, raw: bytes, bodies: Sequence[bytes], message: Message | None = None
+    ) -> None:
         if self.severed:
             self._record(Unit(kind, number, 0, raw, message), "discarded", None)
             return
-        nth = self._tally.count(kind, message is not None)
-        unit = Unit(kind, number, nth, raw, message)
-        met = self._tally.met(kind, message is not None, nth)
+        unit = Unit(kind, number, self._tally.count(kind), raw, message)
+        met = self._tally.met(kind, message is not None, self._connection, bodies) if self._tally.watched else None
         if not met:
             self.forward(unit)
             return
@@ -221,7 +295,39 @@ class Flow:
         self.forward(unit, met[0].rule.index)
 
     def _pass_opaque(self, data: bytes) -> None:
-        self.forward(Unit(UNKNOWN, None, self._tally.count(UNKNOWN, False), data))
+        self.forward(Unit(UNKNOWN, None, self._tally.count(UNKNOWN), data))
+
+    def _keep(self, unit: Unit, hold: Hold) -> None:
+        index = hold.state.rule.index
+        self._queue.append(Queued(unit, index, hold))
+        self._record(unit, "held", index)
+        self._bring_back(self._aside)
+
+    def _bring_back(self, chosen: list[Queued]) -> None:
+        """Of what was set aside: this has let another one pass, or is to wait no longer."""
+        for queued in list(chosen):
+            self._aside.remove(queued)
+            if queued.stays and queued.hold is not None:
+                self._book.forget(queued.hold)
+            if self._queue:
+                self._queue.append(Queued(queued.unit, self._queue[-1].rule, None))
+            else:
+                self._release(queued)
+
+    def _release(self, queued: Queued) -> None:
+        self.out += queued.unit.raw
+        self._record(queued.unit, "released", queued.rule)
+
+    def _discard(self, first: int = 0) -> None:
+        """Give up what is held, but for the first so many."""
+        given_up = [*list(self._queue)[first:], *self._aside]
+        for queued in given_up:
+            if queued.stays and queued.hold is not None:
+                self._book.forget(queued.hold)
+            self._record(queued.unit, "discarded", queued.rule)
+        while len(self._queue) > first:
+            self._queue.pop()
+        self._aside.clear()
 
     def _record(self, unit: Unit, fate: Fate, rule: int | None) -> None:
         leg = self.leg

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from harness.proxy.control import (
+    Add,
     Begin,
     Begun,
     Done,
@@ -26,6 +27,7 @@ from harness.proxy.control import (
     Reply,
     Request,
     Splitter,
+    Withdraw,
     pack,
 )
 from harness.proxy.records import FrameRule, LedgerSlice, Leg, RunEnd, Status
@@ -96,12 +98,24 @@ class Proxy:
         """Records from position `since` on."""
         return self._ask(GetLedger(since), LedgerSlice)
 
+    def add(self, rule: FrameRule) -> None:
+        """Put one more rule in force while the run goes on; it counts frames from now on.
+
+        What was sent before comes before it: whatever can be read by now has passed when this returns. Raises
+        `ProxyError` for a rule that cannot be had.
+        """
+        self._ask(Add(rule), Done)
+
+    def withdraw(self, index: int) -> None:
+        """Let a rule act no more, and let go what it holds; its counts stay. Raises `ProxyError` if there is none."""
+        self._ask(Withdraw(index), Done)
+
     def release(self, index: int) -> None:
         """Let go what rule `index` holds, now and later. Raises `ProxyError` when there is no such rule."""
         self._ask(Release(index), Done)
 
     def heal(self) -> None:
-        """Let go every hold; no rule acts from now on."""
+        """Let go every hold; no rule that there is acts from now on."""
         self._ask(Heal(), Done)
 
     def signal(self, index: int) -> None:

@@ -7,9 +7,22 @@ from typing import Literal
 import msgspec
 
 Direction = Literal["to_connector", "to_binder"]
-Action = Literal["drop", "hold", "reset", "corrupt", "duplicate", "foreign"]
-Fate = Literal["passed", "dropped", "held", "released", "discarded", "corrupted", "injected"]
-Ending = Literal["signal", "time", "command", "heal"]
+Action = Literal[
+    "drop",
+    "hold",
+    "lag",
+    "reorder",
+    "stall",
+    "slow",
+    "refuse",
+    "reset",
+    "corrupt",
+    "truncate",
+    "duplicate",
+    "foreign",
+]
+Fate = Literal["passed", "dropped", "held", "released", "discarded", "corrupted", "truncated", "injected"]
+Ending = Literal["signal", "time", "command", "heal", "withdraw"]
 Party = Literal["connector", "binder", "proxy"]
 
 ANY_MESSAGE = "*"
@@ -35,13 +48,21 @@ class Leg(msgspec.Struct, frozen=True):
 class FrameRule(msgspec.Struct, frozen=True):
     """Acts on the `nth` to `nth + count - 1` frame of a kind on the legs of `link` whose connector is `victim`.
 
-    Frames are counted per (link, connector, direction) from the begin of the run, over all its connections. Kind `*`
-    is every message and no command. `hold` keeps the frame and all behind it in that direction of that connection
-    until `after` seconds have passed (None: never by time), the rule is signalled (`until_signal`), released or healed.
-    `reset` loses the frame and ends its connection; what came before it has gone on. `corrupt` flips every bit of the
-    byte at `offset` (None: the middle) of a message's last part. `duplicate` sends a message twice. `foreign` sends a
-    message of one part `data` before it (None: what the run's foreign function makes of it). These three meet commands,
-    but do nothing to them.
+    Frames are counted by each rule for itself, per (link, connector, direction), from the moment it is given, over all
+    connections, or on the `connection`-th alone. With `match` only those count of which a part contains these bytes.
+    Kind `*` is every message and no command.
+
+    What ends: `hold` keeps the frame and all behind it in that direction of that connection until `after` seconds have
+    passed (None: never by time), the rule is signalled (`until_signal`), released, withdrawn or healed; `stall` does
+    the same and reads no further from the sender. `refuse` ends the frame's connection and listens no more, so that
+    new connections of `victim` find nobody, as long as a hold would last; with an empty kind from the moment it is
+    given. `lag` lets each frame arrive `after` seconds later, `reorder` behind the next frame of its direction and
+    connection, `slow` carries `rate` bytes a second from the frame on.
+
+    What stays: `drop`; `reset` loses the frame and ends its connection, what came before it has gone on. `corrupt`
+    flips every bit of the byte at `offset` (None: the middle) of a message's last part, `truncate` leaves `keep` bytes
+    of it. `duplicate` sends a message twice. `foreign` sends a message of one part `data` before it (None: what the
+    run's foreign function makes of it). These four meet commands, but do nothing to them.
     """
 
     index: int
@@ -52,21 +73,30 @@ class FrameRule(msgspec.Struct, frozen=True):
     nth: int = 1
     count: int = 1
     direction: Literal["either", "to_connector", "to_binder"] = "either"
+    connection: int | None = None
+    match: bytes | None = None
     after: float | None = None
     until_signal: bool = False
     offset: int | None = None
+    keep: int = 0
+    rate: int | None = None
     data: bytes | None = None
 
     def fault(self) -> str | None:
         """What is wrong with the settings, in one sentence, or None."""
-        for name, low in (("index", 0), ("nth", 1), ("count", 1)):
+        for name, low in (("index", 0), ("nth", 1), ("count", 1), ("connection", 1), ("keep", 0), ("rate", 1)):
             value = getattr(self, name)
-            if value < low:
+            if value is not None and value < low:
                 return f"rule {self.index}: {name} must be {low} or more, not {value}"
-        if not self.kind:
+        if not self.kind and self.action != "refuse":
             return f"rule {self.index}: kind is empty; give a frame kind, or * for every message"
         if self.after is not None and not 0 <= self.after < 1e9:
             return f"rule {self.index}: after must be seconds from 0 to 1e9, not {self.after}"
+        if self.match == b"":
+            return f"rule {self.index}: match is empty; give the bytes to look for, or None"
+        needed = {"lag": "after", "slow": "rate"}.get(self.action)
+        if needed is not None and getattr(self, needed) is None:
+            return f"rule {self.index}: a {self.action} needs {needed}"
         return None
 
 
@@ -82,10 +112,10 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
 class Seen(msgspec.Struct, frozen=True, gc=False, tag="seen"):
     """One message or command and its fate. `size` is in bytes on the wire; `rule` the rule that touched it.
 
-    `nth` counts frames of this kind as `FrameRule` does. A frame behind a held one is `held` by the same rule. Bytes
-    that could not be parsed are of kind `?`, one record for each piece. `passed` with a rule: it was caught by a hold
-    whose release had come before it, or something was injected beside it. What a rule `injected` is not counted: its
-    `nth` is 0.
+    `nth` counts frames of this kind per (link, connector, direction) from the begin of the run. A frame behind a held
+    one is `held` by the same rule. Bytes that could not be parsed are of kind `?`, one record for each piece. `passed`
+    with a rule: it was caught by a hold whose release had come before it, or something was injected beside it. What a
+    rule `injected` is not counted: its `nth` is 0.
     """
 
     t_ns: int
@@ -152,7 +182,10 @@ class RuleCount(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """One hold: the caught frame and those behind it (`frames`), and what can end it."""
+    """One hold: the caught frame and those behind it (`frames`), and what can end it.
+
+    A leg whose connections are refused is held too, with no frame.
+    """
 
     rule: int
     frames: int

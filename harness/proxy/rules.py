@@ -1,20 +1,23 @@
 """Rules at work: counting frames by kind, which rule a frame meets, and the holds that are in force.
 
-An action is a function in `ACTIONS`: it takes the flow, the unit and the rule's state, uses the flow's verbs
-(`forward`, `inject`, `drop`, `hold`), and says whether it took the unit. A further action is one more function, and a
-verb where one is missing.
+What an action does to a frame is a function in `harness.proxy.actions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import heapq
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from harness.clock import now
-from harness.proxy.records import ANY_MESSAGE, Direction, Fate, FrameRule, Held, RuleCount
-from harness.zmtp import Message, encode_message
+from harness.proxy.records import ANY_MESSAGE, Direction, FrameRule, Held, RuleCount
+from harness.zmtp import Message
+
+Key = tuple[str, str, Direction]
+"""One direction of a connector's link: (link, connector, direction)."""
 
 
 class Unit(msgspec.Struct, gc=False):
@@ -31,168 +34,137 @@ class Unit(msgspec.Struct, gc=False):
 
 
 class RuleState:
-    """One rule and its counts in this run. `open`: its release instant is behind, it holds nothing any more."""
+    """One rule and its counts in this run.
 
-    __slots__ = ("fired", "open", "reached", "rule")
+    `open`: its release instant is behind, it holds nothing any more. `live`: it meets frames; not so once it has been
+    withdrawn, or faults are healed.
+    """
+
+    __slots__ = ("fired", "live", "open", "reached", "rule")
 
     def __init__(self, rule: FrameRule) -> None:
         self.rule = rule
         self.reached = 0
         self.fired = 0
         self.open = False
+        self.live = True
 
     def count(self) -> RuleCount:
         """The counts as a record."""
         return RuleCount(self.rule.index, 1, self.reached, self.fired)
 
 
-class Flow(Protocol):
-    """What an action may do with one direction of one connection."""
-
-    def forward(self, unit: Unit, rule: int | None = None, fate: Fate = "passed") -> None:
-        """Send the unit on, behind anything that is held."""
-
-    def inject(self, parts: Sequence[bytes], rule: int) -> None:
-        """Send a message that nobody has sent, behind anything that is held."""
-
-    def moved(self, message: Message) -> Sequence[bytes] | None:
-        """The parts of a message as a foreign run would have sent it; None if that cannot be said."""
-
-    def drop(self, unit: Unit, rule: int) -> None:
-        """Make an end of the unit."""
-
-    def sever(self, unit: Unit, rule: int) -> None:
-        """Make an end of the unit and of the whole connection."""
-
-    def hold(self, unit: Unit, state: RuleState) -> None:
-        """Keep the unit and all that comes behind it."""
-
-
-class HeldFlow(Protocol):
-    """A flow as a hold sees it."""
+class Keeper(Protocol):
+    """Who keeps what a hold holds: a flow its frames, an entrance its connections."""
 
     def advance(self) -> None:
-        """Send on what no closed hold stands before any more."""
+        """Let go what no closed hold stands before any more."""
 
     def frames_of(self, hold: Hold) -> int:
         """How many frames stand behind the hold, its own included, up to the next."""
 
 
+class Slowed(Protocol):
+    """A flow that carries no more than so many bytes a second."""
+
+    def hasten(self) -> None:
+        """Carry as fast as it goes again."""
+
+    def due_ns(self) -> int | None:
+        """When the next bytes may go, None if nothing waits."""
+
+    def proceed(self) -> None:
+        """Send what may go by now."""
+
+
 class Hold:
-    """One caught frame. `open` once it may go; `release_at_ns` is None where time does not end it."""
+    """One thing that is kept. `open` once it may go; `release_at_ns` is None where time does not end it.
 
-    __slots__ = ("flow", "open", "release_at_ns", "state")
+    A `steady` one is not given up when the sender ends: what it keeps is on its way.
+    """
 
-    def __init__(self, state: RuleState, flow: HeldFlow) -> None:
+    __slots__ = ("keeper", "open", "release_at_ns", "state", "steady")
+
+    def __init__(self, state: RuleState, keeper: Keeper, steady: bool) -> None:
         after = state.rule.after
         self.state = state
-        self.flow = flow
+        self.keeper = keeper
+        self.steady = steady
         self.open = False
         self.release_at_ns = None if after is None else now() + int(after * 1e9)
 
 
-def drop(flow: Flow, unit: Unit, state: RuleState) -> bool:
-    """The frame is lost."""
-    state.fired += 1
-    flow.drop(unit, state.rule.index)
-    return True
+class _Watch:
+    """A rule on one direction of a leg, and how many of the frames that it is for have come there."""
 
+    __slots__ = ("_came", "_connection", "_first", "_last", "_match", "state")
 
-def hold(flow: Flow, unit: Unit, state: RuleState) -> bool:
-    """The frame waits, unless its release came first."""
-    if state.open:
-        return False
-    state.fired += 1
-    flow.hold(unit, state)
-    return True
+    def __init__(self, state: RuleState) -> None:
+        rule = state.rule
+        self.state = state
+        self._connection, self._match = rule.connection, rule.match
+        self._first, self._last = rule.nth, rule.nth + rule.count - 1
+        self._came = 0
 
-
-def reset(flow: Flow, unit: Unit, state: RuleState) -> bool:
-    """The frame is lost, and its connection with it."""
-    state.fired += 1
-    flow.sever(unit, state.rule.index)
-    return True
-
-
-def corrupt(flow: Flow, unit: Unit, state: RuleState) -> bool:
-    """One byte of the message's last part has every bit flipped."""
-    if unit.message is None or not unit.message.bodies[-1]:
-        return False
-    *parts, last = unit.message.bodies
-    offset = len(last) // 2 if state.rule.offset is None else state.rule.offset
-    at = min(max(offset + len(last) if offset < 0 else offset, 0), len(last) - 1)
-    state.fired += 1
-    raw = encode_message([*parts, last[:at] + bytes((last[at] ^ 0xFF,)) + last[at + 1 :]])
-    flow.forward(Unit(unit.kind, unit.number, unit.nth, raw), state.rule.index, "corrupted")
-    return True
-
-
-def duplicate(flow: Flow, unit: Unit, state: RuleState) -> bool:
-    """The message goes on, and then once more."""
-    if unit.message is None:
-        return False
-    state.fired += 1
-    flow.forward(unit, state.rule.index)
-    flow.inject(unit.message.bodies, state.rule.index)
-    return True
-
-
-def foreign(flow: Flow, unit: Unit, state: RuleState) -> bool:
-    """A message that was never meant for this run goes first."""
-    if unit.message is None:
-        return False
-    parts = flow.moved(unit.message) if state.rule.data is None else [state.rule.data]
-    if parts:
-        state.fired += 1
-        flow.inject(parts, state.rule.index)
-    return False
-
-
-ACTIONS: dict[str, Callable[[Flow, Unit, RuleState], bool]] = {
-    "drop": drop,
-    "hold": hold,
-    "reset": reset,
-    "corrupt": corrupt,
-    "duplicate": duplicate,
-    "foreign": foreign,
-}
+    def meets(self, connection: int, bodies: Sequence[bytes]) -> bool:
+        """One more frame of the rule's kind; whether the rule meets it."""
+        if self._connection is not None and connection != self._connection:
+            return False
+        if self._match is not None and not any(self._match in body for body in bodies):
+            return False
+        self._came += 1
+        return self._first <= self._came <= self._last
 
 
 class Tally:
     """Counts of one (link, connector, direction), shared by all its connections, and the rules that watch it."""
 
-    __slots__ = ("_kinds", "_messages", "_rules")
+    __slots__ = ("_counts", "_watches", "_watching")
 
-    def __init__(self, rules: tuple[RuleState, ...]) -> None:
-        self._kinds: dict[str, int] = {}
-        self._messages = 0
-        self._rules = rules
+    def __init__(self, states: Iterable[RuleState]) -> None:
+        self._counts: dict[str, int] = {}
+        self._watches: list[_Watch] = []
+        self._watching: dict[tuple[str, bool], list[_Watch]] = {}
+        for state in states:
+            self.arm(state)
 
-    def count(self, kind: str, message: bool) -> int:
+    @property
+    def watched(self) -> bool:
+        """Whether any rule is in force here."""
+        return bool(self._watches)
+
+    def count(self, kind: str) -> int:
         """One more frame of `kind`; returns which one it is, from 1."""
-        nth = self._kinds.get(kind, 0) + 1
-        self._kinds[kind] = nth
-        if message:
-            self._messages += 1
+        nth = self._counts[kind] = self._counts.get(kind, 0) + 1
         return nth
 
-    def met(self, kind: str, message: bool, nth: int) -> list[RuleState]:
-        """The rules that the frame just counted meets, in their order; each has been reached."""
+    def met(self, kind: str, message: bool, connection: int, bodies: Sequence[bytes]) -> list[RuleState]:
+        """The rules that a frame meets, in their order; each has been reached. Asked once for each frame."""
         found = []
-        for state in self._rules:
-            rule = state.rule
-            if rule.kind == ANY_MESSAGE:
-                position = self._messages if message else 0
-            else:
-                position = nth if rule.kind == kind else 0
-            if rule.nth <= position < rule.nth + rule.count:
-                state.reached += 1
-                found.append(state)
+        for watch in self._for(kind, message):
+            if watch.meets(connection, bodies):
+                watch.state.reached += 1
+                found.append(watch.state)
         return found
 
-    def disarm(self) -> None:
-        """Count on, but meet no rule any more."""
-        self._rules = ()
+    def arm(self, state: RuleState) -> None:
+        """From now on this rule watches too."""
+        self._watches.append(_Watch(state))
+        self._watching.clear()
+
+    def disarm(self, state: RuleState | None = None) -> None:
+        """Count on, but meet this rule no more (None: any rule)."""
+        self._watches = [] if state is None else [watch for watch in self._watches if watch.state is not state]
+        self._watching.clear()
+
+    def _for(self, kind: str, message: bool) -> list[_Watch]:
+        """The watches that a frame of this kind concerns."""
+        found = self._watching.get((kind, message))
+        if found is None:
+            kinds = (kind, ANY_MESSAGE) if message else (kind,)
+            found = [watch for watch in self._watches if watch.state.rule.kind in kinds]
+            self._watching[kind, message] = found
+        return found
 
 
 class RuleBook:
@@ -200,73 +172,97 @@ class RuleBook:
 
     def __init__(self, rules: Iterable[FrameRule]) -> None:
         self.states: dict[int, RuleState] = {}
-        self.holds: list[Hold] = []
-        self._healed = False
-        self._tallies: dict[tuple[str, str, Direction], Tally] = {}
+        self.slowed: dict[Slowed, RuleState] = {}
+        self._holds: dict[Hold, None] = {}  # in the order they were made
+        self._timers: list[tuple[int, int, Hold]] = []
+        self._order = itertools.count()
+        self._tallies: dict[Key, Tally] = {}
         for rule in rules:
-            fault = rule.fault()
-            if fault is None and rule.index in self.states:
-                fault = f"rule {rule.index}: the index is used twice; give each rule its own"
-            if fault is not None:
-                raise ValueError(fault)
-            self.states[rule.index] = RuleState(rule)
+            self.add(rule)
+
+    def add(self, rule: FrameRule) -> RuleState:
+        """One more rule, in force from now on."""
+        fault = rule.fault()
+        if fault is None and rule.index in self.states:
+            fault = f"rule {rule.index}: the index is used twice; give each rule its own"
+        if fault is not None:
+            raise ValueError(fault)
+        state = self.states[rule.index] = RuleState(rule)
+        for key, tally in self._tallies.items():
+            if _watches(rule, key):
+                tally.arm(state)
+        return state
 
     def tally(self, link: str, connector: str, direction: Direction) -> Tally:
         """The counter for one direction of a connector's link."""
         key = (link, connector, direction)
         found = self._tallies.get(key)
         if found is None:
-            states = () if self._healed else self.states.values()
-            found = self._tallies[key] = Tally(tuple(state for state in states if _watches(state.rule, *key)))
+            states = [state for state in self.states.values() if state.live and _watches(state.rule, key)]
+            found = self._tallies[key] = Tally(states)
         return found
 
     def counts(self) -> list[RuleCount]:
         """Armed, reached and fired of each rule, in the order given."""
         return [state.count() for state in self.states.values()]
 
+    def disarm(self, state: RuleState | None = None) -> None:
+        """This rule (None: no rule) meets a frame from now on, and slows nothing."""
+        for one in self.states.values() if state is None else (state,):
+            one.live = False
+        for tally in self._tallies.values():
+            tally.disarm(state)
+        for flow in [flow for flow, why in self.slowed.items() if state in (None, why)]:
+            del self.slowed[flow]
+            flow.hasten()
+
+    # ---- holds ----
+
     def held(self) -> list[Held]:
         """The holds in force, oldest first."""
         return [
-            Held(hold.state.rule.index, hold.flow.frames_of(hold), hold.release_at_ns, hold.state.rule.until_signal)
-            for hold in self.holds
+            Held(hold.state.rule.index, hold.keeper.frames_of(hold), hold.release_at_ns, hold.state.rule.until_signal)
+            for hold in self._holds
         ]
 
-    def catch(self, state: RuleState, flow: HeldFlow) -> Hold:
+    def catch(self, state: RuleState, keeper: Keeper, steady: bool = False) -> Hold:
         """A new hold in force."""
-        hold = Hold(state, flow)
-        self.holds.append(hold)
+        hold = Hold(state, keeper, steady)
+        self._holds[hold] = None
+        if hold.release_at_ns is not None:
+            heapq.heappush(self._timers, (hold.release_at_ns, next(self._order), hold))
         return hold
 
     def forget(self, hold: Hold) -> None:
         """The hold has ended without a release."""
-        self.holds.remove(hold)
+        del self._holds[hold]
 
     def next_timer_ns(self) -> int | None:
         """When the next hold ends by time."""
-        return min((hold.release_at_ns for hold in self.holds if hold.release_at_ns is not None), default=None)
+        timers = self._timers
+        while timers and timers[0][2] not in self._holds:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
 
     def due(self, instant: int) -> list[Hold]:
-        """The holds whose time has come by `instant`, in nanoseconds."""
-        return [hold for hold in self.holds if hold.release_at_ns is not None and hold.release_at_ns <= instant]
+        """The holds whose time has come by `instant`, in nanoseconds; each is told once."""
+        found = []
+        while (at := self.next_timer_ns()) is not None and at <= instant:
+            found.append(heapq.heappop(self._timers)[2])
+        return found
 
-    def of(self, index: int) -> list[Hold]:
-        """The holds in force of one rule."""
-        return [hold for hold in self.holds if hold.state.rule.index == index]
-
-    def disarm(self) -> None:
-        """No rule meets a frame from now on."""
-        self._healed = True
-        for tally in self._tallies.values():
-            tally.disarm()
+    def of(self, index: int | None = None) -> list[Hold]:
+        """The holds in force of one rule (None: of all)."""
+        return [hold for hold in self._holds if index in (None, hold.state.rule.index)]
 
     def let_go(self, holds: list[Hold]) -> None:
-        """Open these holds and send on what they kept."""
+        """Open these holds and let go what they kept."""
         for hold in holds:
             hold.open = True
-            self.holds.remove(hold)
-        for hold in holds:
-            hold.flow.advance()
+            del self._holds[hold]
+        for keeper in dict.fromkeys(hold.keeper for hold in holds):
+            keeper.advance()
 
 
-def _watches(rule: FrameRule, link: str, connector: str, direction: Direction) -> bool:
-    return rule.link == link and rule.victim == connector and rule.direction in ("either", direction)
+def _watches(rule: FrameRule, key: Key) -> bool:
+    return (rule.link, rule.victim) == key[:2] and rule.direction in ("either", key[2])

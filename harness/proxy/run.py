@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+from collections import Counter
 from collections.abc import Sequence
 
 from harness.proxy.address import Address, Doorway, listening, parse
@@ -11,32 +12,70 @@ from harness.proxy.attempt import Attempt
 from harness.proxy.connection import Connection
 from harness.proxy.ledger import Ledger
 from harness.proxy.records import Ending, FrameRule, Leg, Parked, Pending, RunEnd, Status
-from harness.proxy.rules import RuleBook
+from harness.proxy.rules import Hold, RuleBook, RuleState
 from harness.proxy.words import Words
 
 _ACCEPTS = 64  # connections taken from one listener before others get their turn
 
 
 class Entrance:
-    """The listener of one leg; every connection it accepts is an attempt to reach the upstream."""
+    """The listener of one leg; every connection it accepts is an attempt to reach the upstream.
+
+    While a rule refuses connections nobody listens: the path is gone, the port closed.
+    """
 
     def __init__(self, leg: Leg, run: Run) -> None:
         self.leg = leg
         self._run = run
         self._upstream = parse(leg.upstream)
         self._accepted = 0
-        self.door = Doorway(leg.listen)
-        run.selector.register(self.door.sock, selectors.EVENT_READ, self._on_event)
+        self._holds: list[Hold] = []
+        self._address = leg.listen
+        self._door: Doorway | None = self._listen(leg.listen)
+
+    @property
+    def address(self) -> str:
+        """Where connections are accepted, or would be."""
+        return self._address
 
     def close(self) -> None:
         """Accept no more."""
-        self._run.selector.unregister(self.door.sock)
-        self.door.close()
+        if self._door is not None:
+            self._run.selector.unregister(self._door.sock)
+            self._door.close()
+            self._door = None
+
+    def refuse(self, hold: Hold) -> None:
+        """Accept no more until the hold is open."""
+        self._holds.append(hold)
+        self.close()
+
+    def advance(self) -> None:
+        """Listen again if nothing forbids it any more."""
+        self._holds = [hold for hold in self._holds if not hold.open]
+        if self._door is None and not self._holds:
+            try:
+                self._door = self._listen(self._address)
+            except OSError as error:
+                why = f"cannot listen at {self._address} again: {error.strerror or error}"
+                self._run.ledger.trouble(why, self.leg.link, self.leg.connector)
+
+    def frames_of(self, hold: Hold) -> int:
+        """None: it is connections that are kept out."""
+        return 0
+
+    def _listen(self, text: str) -> Doorway:
+        door = Doorway(text)
+        self._address = door.address
+        self._run.selector.register(door.sock, selectors.EVENT_READ, self._on_event)
+        return door
 
     def _on_event(self, mask: int) -> None:
         for _ in range(_ACCEPTS):
+            if self._door is None:
+                return
             try:
-                near, _ = self.door.sock.accept()
+                near, _ = self._door.sock.accept()
             except OSError:  # nobody left, or one that has gone again
                 return
             self._accepted += 1
@@ -63,20 +102,20 @@ class Run:
             if not leg.retry > 0:
                 raise ValueError(f"leg {leg.link} of {leg.connector}: retry must be seconds above 0, not {leg.retry}")
         for rule in rules:
-            if not any(leg.link == rule.link and leg.connector == rule.victim for leg in legs):
-                known = ", ".join(f"{leg.link} of {leg.connector}" for leg in legs) or "none"
-                raise ValueError(f"rule {rule.index}: no leg {rule.link} of {rule.victim}; there is: {known}")
+            _check_leg(rule, legs)
         try:
             for leg in legs:
                 self._entrances.append(_enter(leg, self))
         except BaseException:
             self.close()
             raise
+        for state in self.book.states.values():
+            self._begin(state)
 
     @property
     def listens(self) -> list[str]:
         """The addresses listened on, in the order of the legs."""
-        return [entrance.door.address for entrance in self._entrances]
+        return [entrance.address for entrance in self._entrances]
 
     def attempt(self, leg: Leg, ordinal: int, near: socket.socket, upstream: Address) -> None:
         """Find the upstream for an accepted socket, now or when it is there."""
@@ -84,33 +123,38 @@ class Run:
         self._attempts[attempt] = None
         attempt.dial()
 
+    def add(self, rule: FrameRule) -> None:
+        """One more rule, in force from now on. Raises `ValueError`."""
+        _check_leg(rule, [entrance.leg for entrance in self._entrances])
+        self._begin(self.book.add(rule))
+
+    def withdraw(self, index: int) -> None:
+        """The rule acts no more, and lets go what it holds; its counts stay. Raises `ValueError` for an unknown one."""
+        state = self._known(index, "withdraw")
+        self.book.disarm(state)
+        self._open(state, "withdraw")
+
     def signal(self, index: int) -> None:
         """A signal came: what the rule holds may go, now and later."""
         state = self.book.states.get(index)
         if state is None or not state.rule.until_signal:
             self.ledger.trouble(f"signal {index}: no rule of that index waits for a signal")
             return
-        self._open(index, "signal")
+        self._open(state, "signal")
 
     def release(self, index: int) -> None:
         """The same by command. Raises `ValueError` for an unknown rule."""
-        if index not in self.book.states:
-            known = ", ".join(map(str, self.book.states)) or "none"
-            raise ValueError(f"no rule {index} to release; there is: {known}")
-        self._open(index, "command")
+        self._open(self._known(index, "release"), "command")
 
     def heal(self) -> None:
-        """Let go every hold; no rule acts from now on."""
+        """Let go every hold; no rule that there is acts from now on."""
         self.book.disarm()
-        for index in self.book.states:
-            holds = self.book.of(index)
-            if holds:
-                self.ledger.released(index, "heal", len(holds))
-        self.book.let_go(list(self.book.holds))
+        self._let_go(self.book.of(), "heal")
 
     def next_timer_ns(self) -> int | None:
-        """When there is next something to do: a hold to end by time, or an upstream to try again."""
+        """When there is next something to do: a hold to end by time, bytes to go, or an upstream to try again."""
         times = [attempt.retry_at_ns for attempt in self._attempts] if self._attempts else []
+        times += [flow.due_ns() for flow in self.book.slowed] if self.book.slowed else []
         times.append(self.book.next_timer_ns())
         return min((time for time in times if time is not None), default=None)
 
@@ -119,11 +163,12 @@ class Run:
         retries = [a for a in self._attempts if a.retry_at_ns is not None and a.retry_at_ns <= instant]
         for attempt in retries:
             attempt.dial()
+        ready = [flow for flow in self.book.slowed if (at := flow.due_ns()) is not None and at <= instant]
+        for flow in ready:
+            flow.proceed()
         due = self.book.due(instant)
-        for hold in due:
-            self.ledger.released(hold.state.rule.index, "time", 1)
-        self.book.let_go(due)
-        return bool(due or retries)
+        self._let_go(due, "time")
+        return bool(due or retries or ready)
 
     def status(self, drained: bool) -> Status:
         """The run as it is; `drained` says whether everything readable has been read."""
@@ -164,10 +209,33 @@ class Run:
         """The whole ledger and the counts."""
         return RunEnd(self.ledger.records, self.book.counts())
 
-    def _open(self, index: int, by: Ending) -> None:
-        self.book.states[index].open = True
-        holds = self.book.of(index)
-        self.ledger.released(index, by, len(holds))
+    def _begin(self, state: RuleState) -> None:
+        """What a rule does before any frame."""
+        if state.rule.action == "refuse" and not state.rule.kind:
+            state.reached += 1
+            state.fired += 1
+            self._refuse(state)
+
+    def _refuse(self, state: RuleState) -> None:
+        for entrance in self._entrances:
+            if (entrance.leg.link, entrance.leg.connector) == (state.rule.link, state.rule.victim):
+                entrance.refuse(self.book.catch(state, entrance))
+
+    def _known(self, index: int, verb: str) -> RuleState:
+        if index not in self.book.states:
+            known = ", ".join(map(str, self.book.states)) or "none"
+            raise ValueError(f"no rule {index} to {verb}; there is: {known}")
+        return self.book.states[index]
+
+    def _open(self, state: RuleState, by: Ending) -> None:
+        state.open = True
+        holds = self.book.of(state.rule.index)
+        self.ledger.released(state.rule.index, by, len(holds))
+        self.book.let_go(holds)
+
+    def _let_go(self, holds: list[Hold], by: Ending) -> None:
+        for index, count in Counter(hold.state.rule.index for hold in holds).items():
+            self.ledger.released(index, by, count)
         self.book.let_go(holds)
 
     def _reached(self, attempt: Attempt, far: socket.socket | None) -> None:
@@ -183,12 +251,19 @@ class Run:
             self.book,
             self.ledger,
             self._words,
+            self._refuse,
             self._forget,
         )
         self._connections[connection] = None
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+
+
+def _check_leg(rule: FrameRule, legs: Sequence[Leg]) -> None:
+    if not any(leg.link == rule.link and leg.connector == rule.victim for leg in legs):
+        known = ", ".join(f"{leg.link} of {leg.connector}" for leg in legs) or "none"
+        raise ValueError(f"rule {rule.index}: no leg {rule.link} of {rule.victim}; there is: {known}")
 
 
 def _enter(leg: Leg, run: Run) -> Entrance:

@@ -13,6 +13,7 @@ import msgspec
 
 from harness.clock import now
 from harness.proxy.control import (
+    Add,
     Begin,
     Begun,
     Done,
@@ -25,6 +26,7 @@ from harness.proxy.control import (
     Reply,
     Request,
     Splitter,
+    Withdraw,
     pack,
 )
 from harness.proxy.records import LedgerSlice, Status
@@ -170,7 +172,12 @@ class Server:
         if isinstance(request, GetLedger):
             records = self._run.ledger.records
             return LedgerSlice(records[max(request.since, 0) :], len(records))
-        if isinstance(request, Release):
+        if isinstance(request, Add):
+            self._drain()  # what was sent before meets the rules that there were
+            self._run.add(request.rule)
+        elif isinstance(request, Withdraw):
+            self._run.withdraw(request.index)
+        elif isinstance(request, Release):
             self._run.release(request.index)
         elif isinstance(request, Heal):
             self._run.heal()

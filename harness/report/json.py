@@ -38,6 +38,7 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
             "armed": count.armed,
             "reached": count.reached,
             "fired": count.fired,
+            "why": count.why,
         }
         for count in verdict.faults
     ]

@@ -74,9 +74,14 @@ def _fault(count: FaultCount) -> Text:
     style = "default" if count.fired else "yellow"
     line = f"  fault      {count.fault}"
     if len(line) + len(words) + 3 <= WIDTH:
-        return Text(f"{line:<55}   ").append(words, style=style)
-    line = textwrap.fill(line, WIDTH, subsequent_indent=_MARGIN, break_long_words=False, break_on_hyphens=False)
-    return Text(f"{line}\n{_MARGIN}").append(words, style=style)
+        text = Text(f"{line:<55}   ").append(words, style=style)
+    else:
+        text = Text(f"{_filled(line)}\n{_MARGIN}").append(words, style=style)
+    return text.append(f"\n{_filled(_MARGIN + count.why)}", style=style) if count.why else text
+
+
+def _filled(line: str) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent=_MARGIN, break_long_words=False, break_on_hyphens=False)
 
 
 def _edge(edge: Edge) -> tuple[str, str, str, str]:

@@ -18,7 +18,7 @@ from harness.clock import MS, SECOND, now
 from harness.seam import site as seams
 from harness.seam.site import Seam
 
-_OPERATIONS = {
+OPERATIONS = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce",
     "broadcast": "broadcast",
@@ -138,7 +138,7 @@ def install() -> None:
 
     if hasattr(Work.wait, "__nowedge_original__"):
         return
-    for name, operation in _OPERATIONS.items():
+    for name, operation in OPERATIONS.items():
         if name in ProcessGroup.__dict__:
             setattr(ProcessGroup, name, _issue(getattr(ProcessGroup, name), operation))
     setattr(Work, "wait", _wait(Work.wait))  # noqa: B010

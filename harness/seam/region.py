@@ -21,9 +21,12 @@ import threading
 from collections.abc import Iterator
 
 from harness.history import Event, Wait
+from harness.seam import flags
 
 REGION_BYTES = 4 << 20
 MAX_PROCESSES = 16
+FLAGS_AT = REGION_BYTES * MAX_PROCESSES
+"""Where the flags of the run's faults are; see `harness.seam.flags`."""
 
 _HEADER = struct.Struct("<8sIIQQQ")  # magic, pid, bytes of strings, events allocated, progress, lost
 _MAGIC = b"nowedge1"
@@ -44,7 +47,7 @@ _SLICED, _HELD = 1, 2
 def create() -> int:
     """A fresh anonymous memory file with room for every process of one run; returns its descriptor."""
     fd = os.memfd_create("nowedge-run", os.MFD_CLOEXEC)
-    os.ftruncate(fd, REGION_BYTES * MAX_PROCESSES)
+    os.ftruncate(fd, FLAGS_AT + flags.BYTES)
     return fd
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from harness.clock import MS, now
-from harness.faults import AtInstant, Fault, Hold, Raise, kind_of
+from harness.faults import AtInstant, Fault, Raise, instants_of, kind_of
 from harness.instant import Instant
+from harness.seam.flags import Flags
 from harness.seam.region import Recorder
 
 __all__ = ["Armed", "Hand", "Outlets", "Seam", "activate", "active", "deactivate"]
@@ -25,21 +26,25 @@ class Outlets(Struct, frozen=True):
     """How a process reaches what is outside of its seam.
 
     ``signals``: the proxy, told that a hold may end; ``calls``: the lane, told that a fault needs it (descriptors, -1
-    for none). ``squat`` binds a link's addresses again, and says whether there were any.
+    for none). ``flags``: what threads of the run wait for. ``squat`` binds a link's addresses again, and says whether
+    there were any.
     """
 
     signals: int = -1
     calls: int = -1
+    flags: Flags | None = None
     squat: Callable[[str], bool] = lambda link: False
 
 
 class Armed:
     """One thing to do when this process passes one instant."""
 
-    __slots__ = ("fault", "fired", "index", "instant")
+    __slots__ = ("ends", "fault", "fired", "index", "instant")
 
-    def __init__(self, index: int, fault: Fault, instant: Instant) -> None:
+    def __init__(self, index: int, fault: Fault, instant: Instant, *, ends: bool) -> None:
         self.index, self.fault, self.instant, self.fired = index, fault, instant, False
+        self.ends = ends
+        """Whether the instant ends the fault; else it begins it."""
 
 
 class Seam:
@@ -53,11 +58,11 @@ class Seam:
         self._lock = threading.Lock()
         self._armed: defaultdict[tuple[str, str], list[Armed]] = defaultdict(list)
         for index, fault in enumerate(faults):
-            instant = fault.until if isinstance(fault, Hold) else getattr(fault, "at", None)
-            if instant is not None and instant.role == self.role:
-                self._armed[instant.site, instant.side].append(Armed(index, fault, instant))
-                if not isinstance(fault, Hold):
-                    self.note("fault.armed", index, str(fault))
+            for instant, ends in instants_of(fault):
+                if instant.role == self.role:
+                    self._armed[instant.site, instant.side].append(Armed(index, fault, instant, ends=ends))
+                    if not ends:
+                        self.note("fault.armed", index, str(fault))
         for together in self._armed.values():
             together.sort(key=lambda armed: isinstance(armed.fault, Raise))  # it leaves, so the others come first
 
@@ -116,12 +121,25 @@ class Seam:
 
     def _act(self, armed: Armed) -> None:
         fault = armed.fault
-        if isinstance(fault, Hold):
+        if armed.ends:
             self.note("fault.signal", armed.index, str(armed.instant))
-            os.write(self.outlets.signals, armed.index.to_bytes(4, "little"))
+            if isinstance(fault, AtInstant):
+                self._flags.raise_(armed.index)
+            else:
+                os.write(self.outlets.signals, armed.index.to_bytes(4, "little"))
         elif isinstance(fault, AtInstant):
             self.note("fault.reached", armed.index, str(armed.instant))
             fault.strike(Hand(self, fault, armed.index))
+
+    @property
+    def _flags(self) -> Flags:
+        if self.outlets.flags is None:
+            raise RuntimeError("a fault of this plan needs the run's flags, and this seam has none")
+        return self.outlets.flags
+
+    def await_flag(self, index: int, until: int) -> None:
+        """This thread waits for the flag of a fault, at most until ``until`` (nanoseconds; -1: for ever)."""
+        self._flags.wait(index, until)
 
     def blocks(
         self, site: str, kind: str = "", number: int = -1, timeout_ms: float | None = None, text: str = ""
@@ -157,6 +175,9 @@ class Hand:
 
     def tell_lane(self) -> None:
         os.write(self._seam.outlets.calls, self._index.to_bytes(4, "little"))
+
+    def await_word(self, until: int = -1) -> None:
+        self._seam.await_flag(self._index, until)
 
     def squat(self, link: str) -> bool:
         return self._seam.outlets.squat(link)

@@ -18,15 +18,31 @@ from engine.model.config import MODELS
 from engine.relay import frames as relay_frames
 from engine.relay.pushpull import PushPullRelay
 from engine.relay.subscribed import TOPIC
-from harness.faults import OnFrames, OnMessages, Squat
+from harness.faults import Fault, OnFrames, OnMessages, Refuse, Squat, instants_of
+from harness.faults.refuse import CONNECT
+from harness.instant import is_call
 from harness.plan import EngineOptions, Plan, PlanError
 from harness.proxy.records import Kind
+from harness.seam import call_seam
+from harness.seam.known import UnknownSiteError, check_site
 from harness.targets import Patience
 
 _UNKNOWN = Kind("?")
 _STARTUP: dict[type[msgspec.Struct], str] = {Hello: "hello", Init: "init", EngineReady: "ready"}
-_FRAMES = {"relay": ("join", "hello", "done", "go", "step", "fail", "stop"), "control": ("join", "fail", "result")}
-_BOUND = {"dp0.rank0": tuple(_FRAMES), "client": ("input", "output")}
+_FRAMES = {
+    "relay": ("join", "hello", "done", "go", "step", "fail", "stop"),
+    "control": ("join", "fail", "result"),
+    "input": ("welcome", "add", "abort", "utility"),
+    "output": ("outputs", "dead"),
+    "startup": ("hello", "init", "ready"),
+}
+_AMONG_RANKS = ("relay", "control")
+"""The links that rank 0 binds and the other ranks connect to; the client binds the others, and rank 0 connects."""
+
+_BOUND = {"dp0.rank0": _AMONG_RANKS, "client": ("input", "output")}
+
+_LINKS = ("relay", "control", "input", "output", "startup")
+_GROUPS = ("tp",)
 
 _ELSEWHERE = {
     "model": "engine.model",
@@ -78,13 +94,16 @@ class Engine:
             field = _ELSEWHERE.get(error.field, f"engine.config.{error.field}")
             raise PlanError(f"{field}: got {error.seen!r}, expected {error.expected}") from None
         for index, fault in enumerate(plan.faults):
+            _check_instants(index, fault)
             if isinstance(fault, OnFrames):
                 self._check_frames(plan, index, fault)
             elif isinstance(fault, Squat) and fault.link not in _BOUND.get(fault.victim, ()):
                 binds = ", ".join(_BOUND.get(fault.victim, ())) or "nothing"
                 raise PlanError(f"faults[{index}].link: {fault.victim} does not bind {fault.link}; it binds {binds}")
         for link in plan.observe:
-            if link not in _FRAMES:
+            if is_call(link):
+                _check_call(link)
+            elif link not in _FRAMES:
                 raise PlanError(f"observe: no link '{link}' can be observed; there is {', '.join(_FRAMES)}")
 
     def _check_frames(self, plan: Plan, index: int, fault: OnFrames) -> None:
@@ -94,7 +113,7 @@ class Engine:
         if fault.victim not in self.connectors(fault.link, plan):
             there = ", ".join(self.connectors(fault.link, plan)) or f"none with tp={plan.topology.tp}"
             raise PlanError(f"{where}.victim: '{fault.victim}' does not connect to {fault.link}; there is {there}")
-        known = _FRAMES[fault.link]
+        known = (*_FRAMES[fault.link], *((CONNECT,) if isinstance(fault, Refuse) else ()))
         if fault.frame not in known and not fault.frame.isupper():
             raise PlanError(f"{where}.frame: no frame '{fault.frame}' on {fault.link}; there is {', '.join(known)}")
         kind = self.frame(fault.link, fault.frame, plan)
@@ -148,10 +167,10 @@ class Engine:
         return [*frames[:-1], header.pack(*fields, checksum) + body]
 
     def binder(self, link: str) -> str:
-        return "dp0.rank0" if link in ("relay", "control") else "client"
+        return "dp0.rank0" if link in _AMONG_RANKS else "client"
 
     def connectors(self, link: str, plan: Plan) -> tuple[str, ...]:
-        return plan.topology.ranks[1:] if link in ("relay", "control") else plan.topology.ranks[:1]
+        return plan.topology.ranks[1:] if link in _AMONG_RANKS else plan.topology.ranks[:1]
 
     def exit_meaning(self, status: int) -> str:
         if status < 0:
@@ -215,6 +234,25 @@ def _check_config(options: EngineOptions) -> None:
             raise PlanError(f"engine.config.{name}: that is set by {_ELSEWHERE[name]}")
         if name not in known:
             raise PlanError(f"engine.config.{name}: the engine has no such setting; there is {', '.join(known)}")
+
+
+def _check_call(site: str) -> None:
+    """Raises PlanError for a function that is not there."""
+    try:
+        call_seam.check(site)
+    except call_seam.CallSiteError as error:
+        raise PlanError(f"observe: {error}") from None
+
+
+def _check_instants(index: int, fault: Fault) -> None:
+    """Raises PlanError for an instant at a site that no run can pass."""
+    for at, ends in instants_of(fault):
+        link = at.site.partition(".")[0]
+        kinds = (*_FRAMES[link], "subscribe", "unsubscribe", "?") if link in _FRAMES else ()
+        try:
+            check_site(at, _LINKS, _GROUPS, kinds)
+        except UnknownSiteError as error:
+            raise PlanError(f"faults[{index}].{'until' if ends else 'at'}: {error}") from None
 
 
 _NUMBERED_RELAY = re.compile(r"^relay\.\d+$")

@@ -1,25 +1,39 @@
 """The client program of every run: build the engine, ask what the plan asks, note what comes back, stop.
 
-It is an ordinary user of `engine.llm.AsyncLLM`. What it notes are marks in its history: start-up, each request's life,
-and, after a death, whether every later call repeats the same error. It never polls and arms no timer, but for a
-request that the plan wants sent later: budgets live outside, and a timer here would stand in the way of every proof.
+It is an ordinary user of `engine.llm.AsyncLLM`, and the one whose hand does the client faults of a plan. What it notes
+are marks in its history: start-up, each request's life, and, after a death, whether every later call repeats the same
+error. It never polls and arms no timer, but for a request that the plan wants sent later and for a reader that the plan
+wants slow: budgets live outside, and a timer here would stand in the way of every proof.
+
+A plan with client faults ends with a demand: when every stream is over, the engine must hold no request and no page.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
+import weakref
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import msgspec
 
-from engine.errors import EngineDeadError
+from engine.errors import EngineDeadError, EngineError
 from engine.launch import ProcessFactory
 from engine.llm import AsyncLLM
-from engine.messages import SamplingParams
+from engine.messages import RequestOutput, SamplingParams
 from harness import plan as plans
+from harness.faults import OnClient
+from harness.faults.moments import Moment, Where
 from harness.plan import Plan
 from harness.seam.site import Seam, active
 from harness.targets.engine import config_of
+from harness.targets.engine_caller import Caller
+from harness.targets.engine_reader import Reader, mark_error
+
+TURNS = 12
+"""Turns of the event loop within which a stream that nothing holds is closed, and a client that nothing holds, gone."""
 
 
 def main(plan_json: bytes, folder: str, *, factory: ProcessFactory) -> int:
@@ -28,75 +42,193 @@ def main(plan_json: bytes, folder: str, *, factory: ProcessFactory) -> int:
     if seam is None:
         raise RuntimeError("the client program runs only with a seam; start it through a world")
     plan = plans.from_json(plan_json)
+    armed = [_Armed(seam, plan, index, fault) for index, fault in enumerate(plan.faults) if isinstance(fault, OnClient)]
+    config = config_of(plan, folder)
     seam.mark("startup", kind="begin")
     try:
-        llm = AsyncLLM(config_of(plan, folder), factory=factory)
+        program = Program(seam, plan, armed, AsyncLLM(config, factory=factory))
     except EngineDeadError as error:
-        _mark_error(seam, "startup", "failed", error)
+        mark_error(seam, "startup", "failed", error)
         return 0
-    seam.mark("startup", kind="ready")
-    asyncio.run(_serve(seam, plan, llm))
+    seam.mark("startup", kind="ready", value=config.max_num_seqs + config.max_waiting)
+    asyncio.run(program.run())
     return 0
 
 
-async def _serve(seam: Seam, plan: Plan, llm: AsyncLLM) -> None:
-    tasks: list[asyncio.Task[None]] = []
-    for index, request in enumerate(plan.workload.requests):
-        if request.at == "previous" and tasks:
-            await asyncio.wait(tasks[-1:])
-        if request.after:
-            await asyncio.sleep(request.after)
-        tasks.append(asyncio.create_task(_ask(seam, plan, llm, index), name=f"r{index}"))
-    await asyncio.gather(*tasks)
-    await _check_latch(seam, llm)
-    seam.mark("shutdown", kind="begin")
-    llm.shutdown()
-    seam.mark("shutdown", kind="done")
+class _Armed:
+    """One client fault that waits for its moment."""
+
+    def __init__(self, seam: Seam, plan: Plan, index: int, fault: OnClient) -> None:
+        self.index, self.fault = index, fault
+        self.moment: Moment = fault.moment(plan.workload.requests[fault.request].max_tokens)
+        self.struck = False
+        seam.note("fault.armed", index, str(fault))
+
+    def is_for(self, reader: Reader, where: Where) -> bool:
+        if self.struck or self.fault.request != reader.number or self.moment.where != where:
+            return False
+        return reader.tokens >= self.moment.tokens
 
 
-async def _ask(seam: Seam, plan: Plan, llm: AsyncLLM, index: int) -> None:
-    """One request from its sending to its end, each token a mark."""
-    request = plan.workload.requests[index]
-    seam.mark("request.sent", number=index, text=f"r{index}")
-    reason = "none"
-    try:
-        async for output in llm.generate(list(request.prompt), SamplingParams(request.max_tokens), f"r{index}"):
-            for token in output.token_ids:
-                seam.mark("request.token", number=index, value=token, text=f"r{index}")
-                seam.recorder.progress()
-            if output.finish_reason is not None:
-                reason = str(output.finish_reason)
-                seam.mark("request.finished", kind=reason, number=index, text=f"r{index}")
-    except Exception as error:
-        _mark_error(seam, "request.failed", type(error).__name__, error, index)
-        return
-    if reason == "none":
-        seam.mark("request.finished", kind=reason, number=index, text=f"r{index}")
+class Program:
+    """The workload under way."""
 
+    def __init__(self, seam: Seam, plan: Plan, armed: list[_Armed], llm: AsyncLLM) -> None:
+        self.seam = seam
+        self._plan = plan
+        self._armed = armed
+        self._llm: AsyncLLM | None = llm
+        self._numbers = len(plan.workload.requests)
+        self._readers: list[Reader] = []
+        self._open: list[AsyncGenerator[RequestOutput, None]] = []
+        self._drops: Callable[[], None] | None = None
 
-async def _check_latch(seam: Seam, llm: AsyncLLM) -> None:
-    """Once dead, always dead: health and a new request, each twice, repeat the error. Harmless on a live engine."""
-    try:
-        llm.check_health()
-    except Exception as first:
-        for attempt in range(4):
-            try:
-                if attempt % 2:
-                    async for _ in llm.generate([1], SamplingParams(1), f"after-death-{attempt}"):
-                        pass
+    @property
+    def llm(self) -> AsyncLLM:
+        if self._llm is None:
+            raise RuntimeError("the client program has dropped its engine")
+        return self._llm
+
+    async def run(self) -> None:
+        """Ask everything, wait for every end, make the demand, stop the engine."""
+        await self._ask_all()
+        while waiting := [reader.task for reader in self._readers if not reader.task.done()]:
+            await asyncio.wait(waiting)  # meanwhile a fault may have begun further ones
+        for reader in self._readers:
+            if not (reader.cancelled and reader.task.cancelled()):
+                reader.task.result()
+        if self._drops is not None:
+            await self._drop(self._drops)
+            return
+        if self._armed:
+            await self._demand()
+        await self._check_latch()
+        self.seam.mark("shutdown", kind="begin")
+        self.llm.shutdown()
+        self.seam.mark("shutdown", kind="done")
+
+    async def _ask_all(self) -> None:
+        last: Reader | None = None
+        for index, request in enumerate(self._plan.workload.requests):
+            if request.at == "previous" and last is not None:
+                await asyncio.wait([last.task])
+            if request.after:
+                await asyncio.sleep(request.after)
+            if self._drops is not None:
+                return
+            last = Reader(self, index, f"r{index}", "", *self.asked(index))
+            self.begin(last)
+
+    # What readers and faults use
+
+    def asked(self, index: int) -> tuple[Any, SamplingParams]:
+        """Prompt and parameters of a request of the workload."""
+        request = self._plan.workload.requests[index]
+        ids = list(request.prompt)
+        in_add = any(armed.moment.where == "add" and armed.fault.request == index for armed in self._armed)
+        prompt = _rows(self._plan.engine.model, ids) if in_add else ids
+        return prompt, SamplingParams(request.max_tokens)
+
+    def further(self, kind: str, prompt: Any, params: SamplingParams, name: str = "") -> Reader:
+        """A reader for a request that is not of the workload, under that id or one of its own."""
+        number, self._numbers = self._numbers, self._numbers + 1
+        return Reader(self, number, name or f"r{number}", kind, prompt, params)
+
+    def begin(self, reader: Reader) -> None:
+        self._readers.append(reader)
+        reader.begin()
+
+    def wants(self, reader: Reader, where: Where) -> bool:
+        return any(armed.is_for(reader, where) for armed in self._armed)
+
+    def passes(self, reader: Reader, where: Where) -> bool:
+        struck = False
+        for armed in self._armed:
+            if armed.is_for(reader, where):
+                armed.struck = struck = True
+                self.seam.note("fault.reached", armed.index, str(armed.fault))
+                armed.fault.strike(Caller(self, armed.index, armed.fault, reader))
+        if where == "token" and self._drops is not None:
+            reader.leave = "open"
+        return struck
+
+    def keep(self, stream: AsyncGenerator[RequestOutput, None]) -> None:
+        self._open.append(stream)
+
+    def drop(self, fired: Callable[[], None]) -> None:
+        """From now on every reader leaves its stream open at its next token; ``fired`` is called before all is let go."""
+        self._drops = fired
+
+    # The end
+
+    async def _demand(self) -> None:
+        """Every stream is over: a live engine holds no request and no page any more.
+
+        What closes the streams was sent before the question, and the engine takes messages in order: so the first
+        answer counts.
+        """
+        await _turns()
+        client = self.llm.client
+        if client.dead is not None:
+            return
+        self.seam.mark("demand", kind="begin")
+        try:
+            live = await client.live_requests_async()
+            free = await client.reset_prefix_cache_async()
+        except EngineError as error:
+            mark_error(self.seam, "demand", "failed", error)
+            return
+        held = ", ".join(str(request_id) for _, request_id in live)
+        self.seam.mark("demand", kind="requests", value=len(live), ok=not live, text=held)
+        self.seam.mark("demand", kind="pages", ok=free)
+        self.seam.mark("demand", kind="end")
+
+    async def _drop(self, fired: Callable[[], None]) -> None:
+        """Let go the streams and the client; both, and the engine's processes, must go within a few turns."""
+        processes = {role: os.pidfd_open(pid) for role, pid in self.llm.client.pids.items()}
+        client = weakref.ref(self.llm.client)
+        self.seam.mark("shutdown", kind="begin")
+        fired()
+        self._open.clear()
+        self._llm = None
+        await _turns()
+        left = [role for role, descriptor in processes.items() if not select.select([descriptor], [], [], 0)[0]]
+        self.seam.mark("demand", kind="client", ok=client() is None)
+        self.seam.mark("demand", kind="processes", value=len(left), ok=not left, text=", ".join(left))
+        self.seam.mark("shutdown", kind="done")
+        for descriptor in processes.values():
+            os.close(descriptor)
+
+    async def _check_latch(self) -> None:
+        """Once dead, always dead: health and a new request, each twice, repeat the error. Harmless on a live engine."""
+        llm, seam = self.llm, self.seam
+        try:
+            llm.check_health()
+        except Exception as first:
+            for attempt in range(4):
+                try:
+                    if attempt % 2:
+                        async for _ in llm.generate([1], SamplingParams(1), f"after-death-{attempt}"):
+                            pass
+                    else:
+                        llm.check_health()
+                except Exception as error:
+                    seam.mark("latched", kind=type(error).__name__, ok=str(error) == str(first), text=str(error))
                 else:
-                    llm.check_health()
-            except Exception as error:
-                seam.mark("latched", kind=type(error).__name__, ok=str(error) == str(first), text=str(error))
-            else:
-                seam.mark("latched", kind="no error", ok=False, text="a call succeeded after the engine's death")
+                    seam.mark("latched", kind="no error", ok=False, text="a call succeeded after the engine's death")
 
 
-def _mark_error(seam: Seam, site: str, kind: str, error: Exception, number: int = -1) -> None:
-    """``text`` is 'type|culprit|cause', the culprit empty for an error that names none."""
-    culprit = getattr(error, "culprit", "")
-    cause = getattr(error, "cause", str(error))
-    seam.mark(site, kind=kind, number=number, ok=False, text=f"{type(error).__name__}|{culprit}|{cause}")
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def _rows(model: str, ids: list[int]) -> Any:
+    """The prompt as the rows of embeddings that the model would look up for it."""
+    from engine.model import weights
+    from engine.model.config import MODELS
+
+    return weights.full(MODELS[model], "embedding")[ids].numpy()
 
 
 def reference(requests: bytes, fds: list[int]) -> int:

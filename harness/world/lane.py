@@ -21,12 +21,13 @@ from harness.history import DoubleLook, Event, Frame, History, Look, Outsiders, 
 from harness.plan import Plan
 from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Status
 from harness.seam import region
+from harness.seam.flags import Flags
 from harness.seam.region import Region
 from harness.targets import Target, get
 from harness.world.account import fault_counts, frames_of, tail
+from harness.world.deeds import Deeds
 from harness.world.heartbeat import Heartbeat
 from harness.world.look import look
-from harness.world.stops import Stops
 from harness.zygote import wire
 
 QUIET = 25 * MS
@@ -124,7 +125,7 @@ class _Run:
         self._refused = ""
         self._pong = False
         self._suspected_since: int | None = None
-        self._stops = Stops(plan, lane.send)
+        self._deeds = Deeds(plan, lane.send, Flags(self._memory, region.FLAGS_AT))
 
     # Beginning
 
@@ -139,7 +140,7 @@ class _Run:
         self._tell_zygote({})
 
     def _tell_zygote(self, rewrites: dict[str, dict[str, str]]) -> None:
-        calls = self._stops.hand_over()
+        calls = self._deeds.hand_over()
         nobody = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             signals = self._lane.proxy().signal_fd if self._proxied else nobody
@@ -167,8 +168,8 @@ class _Run:
     def _rule(self, index: int, fault: OnFrames) -> FrameRule:
         kind = self._target.frame(fault.link, fault.frame, self._plan)
         rule = fault.rule(index, kind)
-        # Both ends send commands such as READY, and a victim's join is its own.
-        return structs.replace(rule, direction="to_binder") if kind.isupper() else rule
+        # Both ends send commands such as READY, and a victim's join is its own, unless the plan says otherwise.
+        return structs.replace(rule, direction="to_binder") if kind.isupper() and rule.direction == "either" else rule
 
     # Watching
 
@@ -208,7 +209,7 @@ class _Run:
     def _let_leave(self) -> None:
         """The client program has ended: what it started has a bounded time to follow by itself."""
         self._why = "done"
-        self._stops.heal()
+        self._deeds.heal()
         began = now()
         while not self.ended() and self._spent(began) < _LEAVE_SECONDS:
             self.receive(now() + LEAVE_BEAT)
@@ -222,13 +223,13 @@ class _Run:
 
         Returns earlier if a stop has something to do, which is then done.
         """
-        times = [time for time in (until, self._stops.next()) if time is not None]
+        times = [time for time in (until, self._deeds.next()) if time is not None]
         poller = select.poll()
         poller.register(self._lane.socket, select.POLLIN)
-        if self._stops.heard >= 0:
-            poller.register(self._stops.heard, select.POLLIN)
+        if self._deeds.heard >= 0:
+            poller.register(self._deeds.heard, select.POLLIN)
         ready = dict(poller.poll(max(0.0, (min(times) - now()) / MS) if times else None))
-        self._stops.act(self._processes)
+        self._deeds.act(self._processes)
         if self._lane.socket.fileno() not in ready:
             return
         message, fds = wire.receive(self._lane.socket)
@@ -271,7 +272,7 @@ class _Run:
         events = merge(event for found in self._regions.values() for event in found.events())
         tested = stillness.test(looks, waits.thread_names(events), self._target.watches)
         if tested.stopped and tested.ends_at is None:
-            self._stops.heal()  # nothing else is left that could act
+            self._deeds.heal()  # nothing else is left that could act
         if not tested.still:
             return None
         if tested.ends_at is None:
@@ -301,7 +302,7 @@ class _Run:
             self.receive(None)
         if before != {role for role, process in self._processes.items() if process.status is not None}:
             return None
-        due = self._stops.clocked
+        due = self._deeds.clocked
         if not self._proxy_begun:
             return Outsiders(harness_due=due)
         status: Status = self._lane.proxy().status()
@@ -314,7 +315,7 @@ class _Run:
     def finish(self, golden: dict[str, tuple[int, ...]], versions: dict[str, str]) -> History:
         """The clean-up event, the clean-up, the census, and the history of it all."""
         cleanup = now()
-        self._stops.close()
+        self._deeds.close()
         logs = {role: tail(self._folder / f"{role}.log") for role in self._processes}
         ended: RunEnd | None = None
         try:

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from harness import plan as plans
-from harness.seam import install, zmq_seam
+from harness.seam import call_seam, install, region, zmq_seam
+from harness.seam.flags import Flags
 from harness.seam.region import Recorder
 from harness.seam.site import Outlets, activate, active, deactivate
 
@@ -68,10 +69,12 @@ def _target(spec: Spec) -> int:
     plan = plans.from_json(spec.plan)
     target = get(plan.target)
     recorder = Recorder(spec.memory, spec.index, spec.role)
-    outlets = Outlets(spec.signals, spec.calls, zmq_seam.squat)
+    outlets = Outlets(spec.signals, spec.calls, Flags(spec.memory, region.FLAGS_AT), zmq_seam.squat)
     seam = install.begin(recorder, plan.faults, outlets, target, spec.rewrites, target.group_name)
     for plugin in plan.engine.plugins:
         importlib.import_module(plugin)
+    for site in plan.calls:
+        call_seam.install(site)
     activate(seam)
     seam.life("start")
     module, _, function = spec.target.partition(":")

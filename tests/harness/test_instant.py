@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.instant import Instant, InstantError
+from harness.instant import Instant, InstantError, called
 from tests.harness.test_plan import instants
 
 
@@ -17,6 +17,13 @@ def test_an_instant_survives_its_text(at: Instant) -> None:
     again = Instant.parse(str(at))
     assert again == at
     assert hash(again) == hash(at)
+
+
+def test_a_function_is_a_site() -> None:
+    at = Instant.parse("dp0.rank1:call(engine.core:EngineCore.step)#3:before")
+    assert at == Instant("dp0.rank1", "call(engine.core:EngineCore.step)", None, 3, "before")
+    assert called(at.site) == ("engine.core", "EngineCore.step")
+    assert Instant.parse(str(at)) == at
 
 
 def test_kind_and_number_may_be_left_out() -> None:
@@ -34,6 +41,8 @@ def test_kind_and_number_may_be_left_out() -> None:
         ("dp0.rank0:start#2", "start takes no"),
         ("dp0.rank1:relay.recv[step]#1:before", "not known yet"),
         ("dp0.rank0:relay.send:during", "not an instant"),
+        ("dp0.rank0:call(engine.core)", "not an instant"),
+        ("dp0.rank0:call(engine.core:EngineCore.step)[step]", "a call has no kind"),
     ],
 )
 def test_what_is_no_instant_is_refused_with_the_reason(text: str, word: str) -> None:

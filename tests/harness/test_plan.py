@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from harness import plan as plans
 from harness.faults import (
     KINDS,
+    Block,
     Corrupt,
     Delay,
     Drop,
@@ -30,6 +31,7 @@ from harness.instant import Instant
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
 
 ROLES = ("client", "dp0.rank0", "dp0.rank1")
+START, SENT = Instant("dp0.rank0", "start"), Instant("dp0.rank0", "output.send")
 
 
 def instants() -> st.SearchStrategy[Instant]:
@@ -61,6 +63,7 @@ def faults() -> st.SearchStrategy[Fault]:
         st.builds(Delay, at=instants(), seconds=seconds, optional=st.booleans()),
         st.builds(Kill, at=instants(), optional=st.booleans()),
         st.builds(Stop, at=instants().filter(_not_rank_1), seconds=st.none() | seconds, also=also),
+        st.builds(Block, at=st.just(START), until=st.none() | instants(), or_after=st.none() | seconds),
         st.builds(Raise, at=instants(), optional=st.booleans()),
         st.builds(Terminate, at=instants(), signal=st.sampled_from(("TERM", "INT", "ABRT"))),
         st.builds(Squat, at=instants().filter(lambda at: at.site != "start"), link=st.sampled_from(("relay", "input"))),
@@ -114,12 +117,16 @@ def test_equal_plans_have_equal_digests_and_others_do_not(one: Plan, other: Plan
     assert len(one.digest) == 32
 
 
-START, SENT = Instant("dp0.rank0", "start"), Instant("dp0.rank0", "output.send")
 EACH: tuple[tuple[Fault, str], ...] = (
     (Delay(START, 0.5), "delay dp0.rank0:start by 0.5 s"),
     (Kill(START), "kill dp0.rank0 at dp0.rank0:start"),
     (Stop(START), "stop dp0.rank0 at dp0.rank0:start until faults are healed"),
     (Stop(START, 2, ("client",)), "stop dp0.rank0, client at dp0.rank0:start for 2 s"),
+    (Stop(START, to="dp0.rank1"), "stop dp0.rank1 at dp0.rank0:start until faults are healed"),
+    (Kill(START, to="dp0.rank1"), "kill dp0.rank1 at dp0.rank0:start"),
+    (Terminate(START, to="client"), "send SIGTERM to client at dp0.rank0:start"),
+    (Block(START), "block dp0.rank0:start until faults are healed"),
+    (Block(START, SENT, 2.5), "block dp0.rank0:start until dp0.rank0:output.send#1:after or for 2.5 s"),
     (Raise(START), "raise an error in dp0.rank0 at dp0.rank0:start"),
     (Terminate(START, "INT"), "send SIGINT to dp0.rank0 at dp0.rank0:start"),
     (Squat(SENT), "squat on relay of dp0.rank0 at dp0.rank0:output.send#1:after"),
@@ -197,7 +204,11 @@ REQUEST = {"requests": [{"prompt": [1]}]}
         ({"faults": [{"kind": "stop", "at": "dp0.rank0:start", "also": ["dp0.rank0"]}]}, ["faults[0].also", "again"]),
         ({"faults": [{"kind": "raise", "at": "dp0.rank0:exit"}]}, ["faults[0].at", "exit"]),
         ({"faults": [{"kind": "terminate", "at": "dp0.rank0:exit"}]}, ["faults[0].at", "exit"]),
-        ({"faults": [{"kind": "terminate", "at": "dp0.rank0:start", "signal": "HUP"}]}, ["faults[0].signal", "HUP"]),
+        ({"faults": [{"kind": "terminate", "at": "dp0.rank0:start", "signal": "QUIT"}]}, ["faults[0].signal", "QUIT"]),
+        ({"faults": [{"kind": "kill", "at": "dp0.rank0:start", "to": "dp0.rank9"}]}, ["no role 'dp0.rank9'"]),
+        ({"faults": [{"kind": "block", "at": "dp0.rank0:start", "until": "dp0.rank0:start"}]}, ["faults[0].until"]),
+        ({"faults": [{"kind": "block", "at": "dp0.rank0:start", "until": "dp0.rank9:start"}]}, ["no role 'dp0.rank9'"]),
+        ({"faults": [{"kind": "block", "at": "dp0.rank0:start", "or_after": 0}]}, ["faults[0].or_after", "0..600"]),
         ({"faults": [{"kind": "squat", "at": "dp0.rank0:start"}]}, ["faults[0].at", "relay.bind"]),
         ({"faults": [{**STEP, "kind": "corrupt", "nth": 0}]}, ["faults[0].nth"]),
         ({"faults": [{**STEP, "kind": "duplicate", "count": 0}]}, ["faults[0].count"]),

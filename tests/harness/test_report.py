@@ -89,6 +89,7 @@ def test_the_json_of_a_verdict_has_the_documented_fields() -> None:
         "armed": 1,
         "reached": 1,
         "fired": 1,
+        "why": "",
     }
 
 
