@@ -227,6 +227,7 @@ class EngineCore:
     def _run(self, chunks: list[Chunk], late_aborts: Callable[[], frozenset[Key]]) -> None:
         record = self._record
         logits = self.memory.model.forward(chunks, self.memory.cache)
+        record.rows = self.memory.model.checksum
         sampled = [chunk for chunk in chunks if chunk.sampled]
         sequences = [chunk.sequence for chunk in sampled]
         draws = [sampler.Draw(one.request.params, one.seed, len(one.tokens)) for one in sequences]

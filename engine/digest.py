@@ -17,7 +17,7 @@ class StepRecord(msgspec.Struct, array_like=True):
     A request is told by its client's index and its id. `added` holds (client, id, kind of refusal or empty), `aborted`
     holds (client, id), `called` holds (client, call id, method, whether it failed for all ranks alike), `batch` holds
     (client, id, start position, tokens, pages), `finished` holds (client, id, reason); `free` is the number of free
-    pages after the step.
+    pages after the step; `rows` is the checksum of what the logits were made of.
     """
 
     step: int = 0
@@ -28,6 +28,7 @@ class StepRecord(msgspec.Struct, array_like=True):
     sampled: list[int] = []
     finished: list[tuple[int, str, str]] = []
     free: int = 0
+    rows: int = 0
 
 
 class Digest:

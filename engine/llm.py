@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import itertools
 import weakref
 from collections.abc import AsyncGenerator, Sequence
@@ -49,8 +51,8 @@ class AsyncLLM:
         """Yield what each step brings for this prompt; the last output carries a finish reason.
 
         A request that the engine cannot take ends with reason `error`, a kind and a text. Raises
-        :class:`EngineDeadError` once the engine is dead, :class:`EngineGenerateError` for an id that is in use. Leaving
-        the iteration early aborts.
+        :class:`EngineDeadError` once the engine is dead, :class:`EngineGenerateError` for an id that is in use and for
+        a prompt that cannot be sent. Leaving the iteration early aborts.
         """
         self.client.check_dead()
         number = next(self._numbers)
@@ -163,27 +165,38 @@ class AsyncLLM:
         if self._task is None:
             coroutine = _distribute(self.client, self._streams)
             self._task = asyncio.get_running_loop().create_task(coroutine, name="engine-outputs")
+            self._task.add_done_callback(functools.partial(_distributed, self.client, self._streams))
 
 
 def _request(name: str, prompt: Prompt, params: SamplingParams) -> Request:
+    """Raises :class:`EngineGenerateError` for a prompt that is no sequence of anything."""
     try:
         return Request(name, [], params, Array.of(prompt))
     except TypeError:
+        pass
+    try:
         return Request(name, list(prompt), params)
+    except Exception as error:  # also what a caller's own sequence raises
+        raise EngineGenerateError(f"request {name!r} cannot be sent: {error}") from error
 
 
 async def _distribute(client: AsyncMPClient, streams: dict[str, Stream]) -> None:
-    """Hand every output to its stream; at the engine's death, hand the error to all of them."""
-    error = EngineDeadError("client", "the output task was cancelled")
-    try:
+    """Hand every output to its stream, until the engine is dead."""
+    with contextlib.suppress(EngineDeadError):
         while True:
             batch = await client.get_output_async()
             for output in batch.outputs:
                 stream = streams.get(output.request_id)
                 if stream is not None:  # else an output that crossed its abort
                     stream.put_nowait(output)
-    except EngineDeadError as death:
-        error = death
-    finally:
-        for stream in streams.values():
-            stream.put_nowait(error)
+
+
+def _distributed(client: AsyncMPClient, streams: dict[str, Stream], task: asyncio.Task[None]) -> None:
+    """The output task is over: all streams get the error.
+
+    However it ended, the engine is dead from then on, since nobody would hand out what still comes.
+    """
+    how = "was cancelled" if task.cancelled() else f"ended: {task.exception() or 'no reason'}"
+    error = client.declare_dead(f"the output task {how}")
+    for stream in streams.values():
+        stream.put_nowait(error)

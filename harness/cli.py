@@ -1,4 +1,4 @@
-"""The command line: `nowedge hunt | run | list | sites | replay | judge | bench`.
+"""The command line: `nowedge hunt | run | list | sites | faults | replay | judge | bench`.
 
 Every mistake of the person ends with one line on standard error and exit code 2; the other codes are those of
 `harness.verdict`. What a command needs is imported inside it, so that help and mistakes are answered at once.
@@ -38,6 +38,10 @@ Runs = Annotated[int, typer.Option("--runs", min=1, help="How often each plan is
 Relay = Annotated[str | None, typer.Option("--relay", help="The relay strategy; short for --set engine.relay=...")]
 Tp = Annotated[int | None, typer.Option("--tp", help="The number of ranks; short for --set topology.tp=...")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set a field of the plan.")]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option("--fault", metavar="'KIND SETTING=VALUE ...'", help="One more fault; `nowedge faults` lists them."),
+]
 Start = Annotated[str | None, typer.Option("--start", help="How processes start: fork (quick) or spawn (cross-check).")]
 Seed = Annotated[int | None, typer.Option("--seed", help="The seed.")]
 Lanes = Annotated[int | None, typer.Option("--lanes", min=1, help="Plans that run at the same time.")]
@@ -108,6 +112,7 @@ def run(
     relay: Relay = None,
     tp: Tp = None,
     sets: Sets = None,
+    faults: Faults = None,
     start: Start = None,
     seed: Seed = None,
     lanes: Lanes = None,
@@ -116,7 +121,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a scenario, a group or a plan file, and say what came of it."""
-    scenarios = _resolve(name, relay, tp, sets, start, seed)
+    scenarios = _resolve(name, relay, tp, sets, start, seed, faults)
     from harness import folder, outcome
 
     folder.usable(out)
@@ -147,13 +152,31 @@ def run(
 
 
 @app.command(name="list")
-def list_(json: Json = False) -> None:
+def list_(
+    primitives: Annotated[
+        bool, typer.Option("--primitives", help="What public reports of hangs need, and which scenarios use it.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """List the scenarios."""
     from harness import scenario
     from harness.report import json as objects
     from harness.report import tables
 
     shipped = scenario.shipped()
+    if primitives:
+        from harness.primitives import PRIMITIVES, WITHOUT, uses
+
+        users = uses(shipped)
+        if json:
+            rows = [
+                {"code": code, "primitive": words, "scenarios": users[code], "without": WITHOUT.get(code)}
+                for code, words in PRIMITIVES.items()
+            ]
+            _print({"primitives": rows})
+        else:
+            _print(tables.primitives_table(users))
+        return
     if json:
         _print({"scenarios": [objects.scenario_object(one) for one in shipped]})
     else:
@@ -166,12 +189,13 @@ def sites(
     relay: Relay = None,
     tp: Tp = None,
     sets: Sets = None,
+    faults: Faults = None,
     start: Start = None,
     seed: Seed = None,
     json: Json = False,
 ) -> None:
     """Run a plan once and show which sites each role passes, as the instants that faults can name."""
-    plan = _resolve(name, relay, tp, sets, start, seed)[0].members[0].plan
+    plan = _resolve(name, relay, tp, sets, start, seed, faults)[0].members[0].plan
     from harness.judge import judge
     from harness.report import progress, tables
     from harness.world.real import RealWorld
@@ -193,6 +217,23 @@ def sites(
         _print(headline(verdict))
         _print(tables.sites_table(counts))
     raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def faults(
+    kind: Annotated[str | None, typer.Argument(help="Only this kind, in full.")] = None, json: Json = False
+) -> None:
+    """List the faults that a plan can name, each with its settings and an example."""
+    from harness.faults import catalogue
+    from harness.report import tables
+
+    chosen = catalogue.entries() if kind is None else [catalogue.entry(kind)]
+    if json:
+        import msgspec
+
+        _print({"faults": msgspec.to_builtins(chosen)})
+    else:
+        _print(tables.faults_table(chosen) if kind is None else tables.fault_page(chosen[0]))
 
 
 @app.command()
@@ -293,9 +334,15 @@ def bench(
 
 
 def _resolve(
-    name: str, relay: str | None, tp: int | None, sets: Sequence[str] | None, start: str | None, seed: int | None
+    name: str,
+    relay: str | None,
+    tp: int | None,
+    sets: Sequence[str] | None,
+    start: str | None,
+    seed: int | None,
+    faults: Sequence[str] | None = None,
 ) -> tuple[Scenario, ...]:
-    from harness.plan import PlanError
+    from harness.plan import ONE_MORE, PlanError
     from harness.scenario import resolve
 
     overrides = []
@@ -306,6 +353,7 @@ def _resolve(
         overrides.append((path, value))
     short = (("engine.relay", relay), ("topology.tp", tp), ("topology.start", start), ("seed", seed))
     overrides += [(path, str(value)) for path, value in short if value is not None]
+    overrides += [(ONE_MORE, line) for line in faults or ()]
     scenarios = resolve(name, overrides)
     for scenario in scenarios:
         for member in scenario.members:

@@ -8,13 +8,23 @@ from pathlib import Path
 
 from harness.bench import BenchError
 from harness.durations import DurationError
+from harness.faults.catalogue import FaultTextError
 from harness.folder import DEFAULT, FolderError
 from harness.history import HistoryError
 from harness.instant import InstantError
 from harness.plan import PlanError
 from harness.replay import ReplayError
 
-USER_ERRORS = (BenchError, DurationError, FolderError, HistoryError, InstantError, PlanError, ReplayError)
+USER_ERRORS = (
+    BenchError,
+    DurationError,
+    FaultTextError,
+    FolderError,
+    HistoryError,
+    InstantError,
+    PlanError,
+    ReplayError,
+)
 """Each says in one sentence what is wrong with what was asked."""
 
 

@@ -20,8 +20,8 @@ def judge(history: History, scenario: str = "", seed: int = 0) -> Verdict:
     word, grade = _word(history, certificate, findings)
     ended = outcome.requests(history)
     served = sum(request.served for request in ended)
-    refused = sum(bool(request.failed) for request in ended)
-    if outcome.startup_error(history) is not None:
+    refused = sum(request.refused for request in ended)
+    if outcome.startup_error(history) is not None or outcome.config_error(history) is not None:
         refused = len(history.plan.workload.requests)
     return Verdict(
         verdict=word,

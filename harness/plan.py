@@ -16,10 +16,15 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Struct, field
 
-from harness.faults import Fault, OnFrames, instants_of, roles_named
+from harness.faults import Fault, OnClient, OnFrames, catalogue, instants_of, roles_named
+from harness.faults.moments import TokenFault
 from harness.instant import Instant, InstantError, is_call
 
 MAX_TP = 4
+
+
+ONE_MORE = "faults.+"
+"""The path of a fault that a plan does not have yet."""
 
 
 class PlanError(ValueError):
@@ -159,6 +164,8 @@ def check(plan: Plan) -> None:
         complaint = fault.complaint()
         if complaint:
             raise PlanError(f"faults[{index}].{complaint}")
+        if isinstance(fault, OnClient):
+            _check_requests(plan.workload.requests, index, fault)
         for name in roles_named(fault):
             if name not in plan.topology.roles:
                 raise PlanError(
@@ -167,11 +174,29 @@ def check(plan: Plan) -> None:
                 )
 
 
+def _check_requests(requests: tuple[Request, ...], index: int, fault: OnClient) -> None:
+    """Checks that a client fault speaks of requests that there are, and of a token that is not the last one."""
+    for number in fault.requests:
+        if not 0 <= number < len(requests):
+            there = f"r0 to r{len(requests) - 1}" if len(requests) > 1 else "only r0"
+            raise PlanError(f"faults[{index}].request: no request r{number}; there is {there}")
+    most = requests[fault.request].max_tokens
+    if isinstance(fault, TokenFault) and fault.after_tokens >= most:
+        raise PlanError(
+            f"faults[{index}].after_tokens: {fault.after_tokens}; r{fault.request} is under way with 0 to {most - 1} "
+            "tokens"
+        )
+
+
 def override(raw: dict[str, Any], path: str, value: str) -> None:
     """Sets one field of a raw plan by its dotted path, as ``--set engine.relay=handshake`` does.
 
-    ``value`` is read as a TOML value, else as a string. Lists take a number: ``faults.0.at``. Raises PlanError.
+    ``value`` is read as a TOML value, else as a string. Lists take a number: ``faults.0.at``. At :data:`ONE_MORE` it is
+    a fault on one line, which is put behind the others. Raises PlanError.
     """
+    if path == ONE_MORE:
+        raw["faults"] = [*raw.get("faults", ()), catalogue.table_of(value)]
+        return
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -13,8 +13,20 @@ from itertools import islice
 
 from msgspec import Struct, structs
 
-from harness.faults import AtInstant, Delay, Fault, Lag, LastingFault, OnFrames, Stop
-from harness.faults.settings import FramesFault
+from harness.faults import (
+    AtInstant,
+    BlockLoop,
+    Delay,
+    Fault,
+    Flood,
+    Lag,
+    LastingFault,
+    OnClient,
+    OnFrames,
+    SlowReader,
+    Stop,
+)
+from harness.faults.frames import FramesFault
 from harness.instant import Instant
 from harness.plan import Plan, PlanError, Request, Topology, Workload, check
 from harness.trial import repeat, trials
@@ -190,6 +202,8 @@ def _renamed(fault: Fault, names: dict[str, str]) -> Fault:
         return structs.replace(fault, at=at, also=tuple(role for role in also if role != at.role))
     if isinstance(fault, AtInstant):
         return structs.replace(fault, at=move(fault.at))
+    if isinstance(fault, OnClient):
+        return fault
     victim = names.get(fault.victim, fault.victim)
     if isinstance(fault, LastingFault):
         return structs.replace(fault, victim=victim, until=move(fault.until) if fault.until else None)
@@ -226,7 +240,11 @@ def _simpler(fault: Fault) -> Iterator[Fault]:
     if isinstance(fault, AtInstant) and fault.at.n > 1:
         at = fault.at
         yield structs.replace(fault, at=Instant(at.role, at.site, at.kind, 1, at.side))
-    if isinstance(fault, Delay | Lag | Stop):
+    if isinstance(fault, OnClient) and fault.request:
+        yield structs.replace(fault, request=0)
+    if isinstance(fault, Flood) and fault.count > 1:
+        yield structs.replace(fault, count=fault.count // 2)
+    if isinstance(fault, Delay | Lag | Stop | BlockLoop | SlowReader):
         for seconds in _round(fault.seconds):
             yield structs.replace(fault, seconds=seconds)
     if isinstance(fault, Stop):

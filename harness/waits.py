@@ -18,6 +18,7 @@ from msgspec import Struct
 from harness import stillness
 from harness.clock import MS
 from harness.history import Event, History, Process, Wait
+from harness.oracles.outcome import ENDS
 from harness.targets import Target
 from harness.verdict import Blame, Edge, Grade, Proof
 
@@ -38,11 +39,11 @@ def owed(history: History) -> tuple[str, ...]:
     for event in history.events:
         if event.side != "mark":
             continue
-        if event.site in ("startup", "shutdown"):
+        if event.site in ("startup", "demand", "shutdown"):
             begun[event.site] = event.kind == "begin"
         elif event.site == "request.sent":
             requests[event.number] = True
-        elif event.site in ("request.finished", "request.failed"):
+        elif event.site in ENDS:
             requests[event.number] = False
     waiting = [f"{item} of the engine" for item, open_ in begun.items() if open_]
     return tuple(waiting + [f"request r{number} to client" for number, open_ in sorted(requests.items()) if open_])

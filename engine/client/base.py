@@ -22,7 +22,7 @@ from engine.config import EngineConfig, Launch
 from engine.endpoints import Endpoints
 from engine.errors import EngineDeadError
 from engine.launch import ProcessFactory, SpawnFactory
-from engine.messages import Notice
+from engine.messages import CLIENT_ROLE, Notice
 from engine.signals import signals_wait
 
 Held = TypeVar("Held", bound=Resources)
@@ -119,6 +119,15 @@ class MPClient(EngineCoreClient):
     def check_dead(self) -> None:
         """Raise :attr:`dead`, if there is one."""
         self._resources.latch.check_open()
+
+    def declare_dead(self, cause: str) -> EngineDeadError:
+        """Count the engine as dead from now on, because of this side; a death that was known before stays the cause.
+
+        Returns the error that every call raises from now on.
+        """
+        own = EngineDeadError(CLIENT_ROLE, cause)
+        self._resources.die(own)
+        return self._resources.latch.error or own
 
     def check_health(self) -> None:
         self.check_dead()

@@ -71,7 +71,8 @@ def _await_ready(resources: Ownership, launch: Launch) -> None:
         if resources.released:
             raise StartupError(CLIENT_ROLE, "shut down during start-up", exit_code=None, phase="launch")
         if limit.expired():
-            late = furthest_behind(ranks.all)
+            # If no rank is late, what rank 0 says on the links has not arrived.
+            late = ranks.all[0] if all(rank.ready is not None for rank in ranks.all) else furthest_behind(ranks.all)
             cause = f"not ready within {launch.config.timeouts.startup:g} s"
             raise StartupError(late.role, cause, exit_code=late.exitcode, phase=late.phase)
         ranks.wait(limit)

@@ -7,6 +7,7 @@ side by side; attention alone is computed request by request. Collectives of one
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -64,6 +65,10 @@ class Layer:
 class Llama:
     """One rank's shard of the whole decoder."""
 
+    checksum = 0
+    """CRC-32 of the rows of the latest step that the logits were made of. They are sums over all ranks, so they are the
+    same bits on each, unless a rank's part of a collective was not the one that the others took it for."""
+
     def __init__(self, config: ModelConfig, group: TensorGroup) -> None:
         self.config = config
         self.group = group
@@ -106,8 +111,11 @@ class Llama:
         for layer in self.layers:
             rows = layer.forward(rows, rope, layout, cache)
         if not layout.sampled:
+            self.checksum = 0
             return rows.new_empty(0, self.config.vocab)
-        return self.head(rms_norm(rows[layout.sampled], self.norm, self.config.norm_eps))
+        rows = rows[layout.sampled]
+        self.checksum = zlib.crc32(rows.view(torch.uint8).numpy().data)
+        return self.head(rms_norm(rows, self.norm, self.config.norm_eps))
 
     def _embed(self, chunks: Sequence[Chunk], layout: Layout) -> torch.Tensor:
         """Token embeddings, and the prompt's own rows where it came as such.

@@ -62,16 +62,20 @@ class TensorGroup:
         """Meet the other ranks through the file `store`. The lifeline thread is what bounds this native wait."""
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         with self._lifeline.native():
+            # Outside of the try: a disk that fails here is this rank's own affair, and no peer's.
+            file = dist.FileStore(store, self.size)  # type: ignore[attr-defined]
             try:
                 dist.init_process_group(
                     "gloo",
-                    store=dist.FileStore(store, self.size),  # type: ignore[attr-defined]
+                    store=file,
                     rank=self.rank,
                     world_size=self.size,
                     timeout=GLOO_TIMEOUT,
                     group_name="tp",
                 )
             except RuntimeError as error:
+                if not _of_the_group(error):
+                    raise
                 raise PeerFailed("", f"the group could not be formed: {_first_line(error)}") from error
 
     def arm(self, deadline: Deadline, what: str) -> None:

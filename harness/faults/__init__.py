@@ -15,33 +15,71 @@ from harness.faults.abort_race import AbortRace
 from harness.faults.block import Block
 from harness.faults.block_loop import BlockLoop
 from harness.faults.cancel import Cancel
+from harness.faults.clock import Clock
 from harness.faults.close import Close
 from harness.faults.corrupt import Corrupt
 from harness.faults.delay import Delay
+from harness.faults.descriptors import Descriptors
 from harness.faults.drop import Drop
 from harness.faults.drop_client import DropClient
 from harness.faults.duplicate import Duplicate
+from harness.faults.exit import Exit
+from harness.faults.extra import Extra
 from harness.faults.flood import Flood
 from harness.faults.foreign import Foreign
+from harness.faults.frames import LastingFault
+from harness.faults.full_disk import FullDisk
+from harness.faults.high_water import HighWater
 from harness.faults.hold import Hold
 from harness.faults.kill import Kill
 from harness.faults.lag import Lag
+from harness.faults.linger import Linger
+from harness.faults.long_path import LongPath
+from harness.faults.memory import Memory
 from harness.faults.poison import Poison
 from harness.faults.raise_ import InjectedError, Raise
 from harness.faults.refuse import Refuse
 from harness.faults.reorder import Reorder
 from harness.faults.reset import Reset
-from harness.faults.settings import LastingFault
+from harness.faults.skip import Skip
 from harness.faults.slow import Slow
 from harness.faults.slow_reader import SlowReader
 from harness.faults.squat import Squat
+from harness.faults.stale import Stale
 from harness.faults.stall import Stall
 from harness.faults.stop import Stop
+from harness.faults.store import Store
+from harness.faults.swap import Swap
 from harness.faults.terminate import Terminate
 from harness.faults.truncate import Truncate
+from harness.faults.unlink import Unlink
+from harness.faults.wrong_root import WrongRoot
+from harness.faults.wrong_shape import WrongShape
 from harness.instant import Instant
 
-AtInstant: TypeAlias = Delay | Kill | Stop | Raise | Terminate | Squat | Block
+OnCollectives: TypeAlias = Skip | Extra | Swap | WrongRoot | WrongShape
+"""Those of `AtInstant` that change one collective of one rank."""
+
+OnFiles: TypeAlias = Squat | Stale | Unlink | LongPath | FullDisk
+"""Those of `AtInstant` that take from the engine a file or an address of its folder."""
+
+AtInstant: TypeAlias = (
+    Delay
+    | Block
+    | Kill
+    | Exit
+    | Terminate
+    | Stop
+    | Raise
+    | Clock
+    | Descriptors
+    | Memory
+    | OnCollectives
+    | Store
+    | HighWater
+    | Linger
+    | OnFiles
+)
 OnFrames: TypeAlias = (
     Drop | Hold | Lag | Reorder | Stall | Slow | Refuse | Reset | Corrupt | Truncate | Duplicate | Foreign
 )
@@ -84,21 +122,32 @@ __all__ = [
     "Block",
     "BlockLoop",
     "Cancel",
+    "Clock",
     "Close",
     "Corrupt",
     "Delay",
+    "Descriptors",
     "Drop",
     "DropClient",
     "Duplicate",
+    "Exit",
+    "Extra",
     "Fault",
     "Flood",
     "Foreign",
+    "FullDisk",
+    "HighWater",
     "Hold",
     "InjectedError",
     "Kill",
     "Lag",
     "LastingFault",
+    "Linger",
+    "LongPath",
+    "Memory",
     "OnClient",
+    "OnCollectives",
+    "OnFiles",
     "OnFrames",
     "OnMessages",
     "Poison",
@@ -106,13 +155,20 @@ __all__ = [
     "Refuse",
     "Reorder",
     "Reset",
+    "Skip",
     "Slow",
     "SlowReader",
     "Squat",
+    "Stale",
     "Stall",
     "Stop",
+    "Store",
+    "Swap",
     "Terminate",
     "Truncate",
+    "Unlink",
+    "WrongRoot",
+    "WrongShape",
     "instants_of",
     "kind_of",
     "roles_named",

@@ -1,4 +1,4 @@
-"""block_loop: the client's event loop is blocked by a callback that does not return, as a synchronous call blocks it."""
+"""block_loop: a callback that does not return blocks the client's event loop, as a synchronous call does it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from harness.faults.moments import TokenFault
 
 
 class BlockLoop(TokenFault, frozen=True, forbid_unknown_fields=True, tag="block_loop", tag_field="kind"):
-    """A callback of the loop sleeps for ``seconds`` while ``request``, with ``after_tokens`` tokens, waits for the next.
+    """A callback of the loop sleeps for ``seconds`` while ``request``, with ``after_tokens`` tokens, waits for one.
 
     Whatever comes meanwhile waits in the client's sockets; afterwards all must be served.
     """

@@ -33,8 +33,13 @@ class Cancel(TokenFault, frozen=True, forbid_unknown_fields=True, tag="cancel", 
     during: At = "read"
 
     @property
+    def fatal(self) -> bool:
+        """Whether it is the engine's own task, so that no request can be served any more."""
+        return self.during == "outputs"
+
+    @property
     def cost(self) -> float:
-        return math.inf if self.during == "outputs" else 0.0
+        return math.inf if self.fatal else 0.0
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
@@ -49,13 +54,13 @@ class Cancel(TokenFault, frozen=True, forbid_unknown_fields=True, tag="cancel", 
 
     def strike(self, caller: Caller) -> None:
         caller.fired()
-        if self.during == "outputs":
+        if self.fatal:
             caller.cancel_outputs()
         else:
             caller.cancel()
 
     def __str__(self) -> str:
-        if self.during == "outputs":
+        if self.fatal:
             return f"cancel the output task when {self._when()}"
         when = f", when {self._when()}" if self.during in ("read", "tick", "token") else ""
         return f"cancel r{self.request} {_WORDS[self.during]}{when}"

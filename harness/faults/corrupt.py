@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.settings import FrameFault
+from harness.faults.frames import FrameFault
 from harness.proxy.records import FrameRule
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.settings import FramesFault
+from harness.faults.frames import FramesFault
 from harness.proxy.records import FrameRule
 
 

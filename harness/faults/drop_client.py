@@ -1,4 +1,4 @@
-"""drop_client: the last reference to the engine's client goes while requests are under way, and nobody shuts it down."""
+"""drop_client: the last reference to the engine's client goes while requests are under way; nobody shuts it down."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Flood(TokenFault, frozen=True, forbid_unknown_fields=True, tag="flood", ta
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
-        return super().complaint() or (None if 1 <= self.count <= 5000 else f"count: {self.count} is outside 1..5000")
+        return super().complaint() or (None if 1 <= self.count <= 1000 else f"count: {self.count} is outside 1..1000")
 
     def strike(self, caller: Caller) -> None:
         caller.fired()

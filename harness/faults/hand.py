@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+
+class Change(NamedTuple):
+    """What becomes of one collective: see the faults `skip`, `extra`, `swap`, `wrong_root` and `wrong_shape`.
+
+    ``value`` is the other root, or how many more elements there are.
+    """
+
+    how: Literal["skip", "extra", "swap", "root", "shape"]
+    value: int = 0
 
 
 class Hand(Protocol):
@@ -31,3 +42,21 @@ class Hand(Protocol):
 
     def squat(self, link: str) -> bool:
         """Bind every address of the link that this process has bound once more; whether there was one."""
+
+    def change_collective(self, change: Change) -> None:
+        """Change the collective that this thread is about to issue; the seam notes that this has been done."""
+
+    def before_store_calls(self, deed: Callable[[], None]) -> None:
+        """Do this before each call of this process to the rendezvous store from now on, one at hand included."""
+
+    def adjust_sockets(self, link: str, option: Literal["high_water", "linger"], value: int) -> None:
+        """Give that to each socket of the link from now on; the seam notes when the first has it."""
+
+    def unlink(self, link: str) -> bool:
+        """Remove the file of every endpoint of the link; whether there was one."""
+
+    def leave_stale(self, link: str, of: Literal["engine", "stranger"]) -> bool:
+        """Put a dead file at every endpoint of the link at which there is none; whether there was room."""
+
+    def fill_disk(self) -> bool:
+        """Fill the file system of the engine's folder; whether it has one of its own."""

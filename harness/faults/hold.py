@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.settings import LastingFault
+from harness.faults.frames import LastingFault
 from harness.proxy.records import FrameRule
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.settings import FramesFault
+from harness.faults.frames import FramesFault
 from harness.proxy.records import FrameRule
 
 
@@ -30,4 +30,4 @@ class Lag(FramesFault, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return self._rule("lag", index, kind, after=self.seconds)
 
     def __str__(self) -> str:
-        return f"let {self._frames()} arrive {self.seconds:g} s later"
+        return f"lag {self._frames()} by {self.seconds:g} s"

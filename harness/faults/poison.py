@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -63,7 +64,7 @@ _PROMPTS: dict[What, Callable[[], Any]] = {
     "deep": _deep,
     "array": lambda: _zeros(_HUGE, 96),
     "shape": lambda: _zeros(3, 5, 7),
-    "not_finite": lambda: _zeros(3, 96) * float("inf"),
+    "not_finite": lambda: _zeros(3, 96) + math.inf,
     "objects": _objects,
 }
 """The prompts, by what is wrong with them; all others have a good one."""

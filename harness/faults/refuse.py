@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from harness.faults.settings import LastingFault
+from harness.faults.frames import LastingFault
 from harness.proxy.records import FrameRule
 
 CONNECT = "connect"

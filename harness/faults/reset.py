@@ -6,7 +6,7 @@ whatever is published before the subscription has arrived again.
 
 from __future__ import annotations
 
-from harness.faults.settings import FrameFault
+from harness.faults.frames import FrameFault
 from harness.proxy.records import FrameRule
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.settings import FrameFault
+from harness.faults.frames import FrameFault
 from harness.proxy.records import FrameRule
 
 
@@ -23,4 +23,5 @@ class Slow(FrameFault, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return self._rule("slow", index, kind, rate=self.rate)
 
     def __str__(self) -> str:
-        return f"slow {self.link} to {self.rate} bytes/s from {self._frames()} on"
+        which = f"{self.frame} #{self.nth} of {self.victim}{self._only()}"
+        return f"slow {self.link} to {self.rate} bytes/s from {which} on"

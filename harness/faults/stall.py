@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from harness.faults.settings import LastingFault
+from harness.faults.frames import LastingFault
 from harness.proxy.records import FrameRule
 
 
 class Stall(LastingFault, frozen=True, forbid_unknown_fields=True, tag="stall", tag_field="kind"):
-    """From the ``nth`` frame of kind ``frame`` on nothing goes in its direction of its connection; that is not even read.
+    """From the ``nth`` frame of kind ``frame`` on, its direction of its connection carries and reads nothing.
 
     So the sender's buffers fill, then its ZeroMQ queue, up to its high-water mark. Not even the sender's end is seen.
     It goes on once a role passes ``until``, ``or_after`` seconds are over, or the run's faults are healed; nothing is
@@ -19,4 +19,5 @@ class Stall(LastingFault, frozen=True, forbid_unknown_fields=True, tag="stall", 
         return self._rule("stall", index, kind)
 
     def __str__(self) -> str:
-        return f"stall {self.link} at {self._frames()}{self._ends()}"
+        which = f"{self.frame} #{self.nth} of {self.victim}{self._only()}"
+        return f"stall {self.link} at {which}{self._ends()}"

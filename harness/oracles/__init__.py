@@ -1,7 +1,8 @@
 """Oracles: rules about histories, one file each, each a pure function from a history to findings.
 
 The three asserts of the project are *no wedge* (TERM here, and the proof in `harness.waits`), *ordered done-frame
-delivery* (ORDER, GOLD) and *EngineDeadError propagation* (DEATH). ORPHAN and RESIDUE ask what is left at the end.
+delivery* (ORDER, GOLD) and *EngineDeadError propagation* (DEATH). BLAST asks whether what is wrong
+with one request stays with it; LEAK, ORPHAN and RESIDUE ask what is left at the end.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.history import History
-from harness.oracles import death, gold, order, orphan, residue, term
+from harness.oracles import blast, death, gold, leak, order, orphan, residue, term
 from harness.targets import Target
 from harness.verdict import Finding
 
@@ -20,6 +21,8 @@ ORACLES: dict[str, Oracle] = {
     "ORDER": order.check,
     "GOLD": gold.check,
     "DEATH": death.check,
+    "BLAST": blast.check,
+    "LEAK": leak.check,
     "ORPHAN": orphan.check,
     "RESIDUE": residue.check,
 }

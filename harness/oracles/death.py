@@ -16,17 +16,20 @@ from harness.oracles.outcome import Ending
 from harness.targets import Target
 from harness.verdict import Finding
 
-_TYPED = ("EngineDeadError", "StartupError")
-
 
 def check(history: History, target: Target) -> list[Finding]:
     """Findings about errors that are missing, wrong, misattributed or not latched, and about survivors."""
     if history.ended != "done" or outcome.client_was_killed(history):
         return []
-    endings = {request.name: request.failed[0] for request in outcome.requests(history) if request.failed}
+    asked = [request for request in outcome.requests(history) if request.failed]
+    # What a request that nobody can serve ends with is for BLAST to judge, unless it is the engine's death.
+    endings = {r.name: r.failed[0] for r in asked if not r.poison or r.failed[0].kind in outcome.DEATHS}
     start = outcome.startup_error(history)
     if start is not None:
         endings["the start-up"] = start
+    demand = outcome.demand_error(history)
+    if demand is not None:
+        endings["the demand"] = demand
     findings = [finding for what, ending in endings.items() for finding in _judge(history, target, what, ending)]
     findings += _latched(history)
     if outcome.killed(history):
@@ -35,7 +38,7 @@ def check(history: History, target: Target) -> list[Finding]:
 
 
 def _judge(history: History, target: Target, what: str, ending: Ending) -> list[Finding]:
-    if ending.kind not in _TYPED:
+    if ending.kind not in outcome.DEATHS:
         return [Finding("DEATH", f"{what} ended with {ending.kind}: {ending.cause}", "client", ending.t)]
     limit, spent = target.patience(history.plan), outcome.patience_spent(history)
     if spent.starting < limit.starting and spent.serving < limit.serving:
@@ -45,7 +48,7 @@ def _judge(history: History, target: Target, what: str, ending: Ending) -> list[
         return [Finding("DEATH", sentence, "client", ending.t)]
     expected = outcome.blamable(history)
     if expected and ending.culprit not in expected:
-        sentence = f"{what} ended with an error that names {ending.culprit or 'nobody'}, not {' or '.join(expected)}"
+        sentence = f"{what} ended with an error that names {ending.culprit or 'nobody'}, not {' or '.join(filter(None, expected))}"
         return [Finding("DEATH", sentence, "client", ending.t)]
     return []
 

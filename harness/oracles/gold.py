@@ -15,7 +15,7 @@ def check(history: History, target: Target) -> list[Finding]:
     """One finding per request whose tokens differ from the reference."""
     findings = []
     for request in outcome.requests(history):
-        golden = history.golden.get(request.name)
+        golden = history.golden.get(request.like)
         if golden is None:
             continue
         whole = request.served and request.tokens == golden

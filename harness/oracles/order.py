@@ -2,8 +2,8 @@
 
 On every rank >= 1: the opening of the relay, then step frames 1, 2, 3 ... and nothing of the opening ever again. The
 opening is hellos and exactly one done after the last of them, or exactly one go, or nothing where rank 0 sends neither.
-To the client: output messages 1, 2, 3 ..., and no token after a request's end. What is judged is what a rank *acts* on:
-a rank that sees a wrong frame and leaves has done right.
+To the client: output messages 1, 2, 3 ..., and no token after a request's end. What is judged is what a process
+*acts* on: a rank that sees a wrong frame and leaves has done right, and so has a client that reads no further.
 """
 
 from __future__ import annotations
@@ -62,7 +62,14 @@ def _outputs(history: History) -> list[Finding]:
     for event in history.of("client", "output.recv", "after"):
         if event.kind != "outputs" or event.number < 0:
             continue
-        if event.number != expected:
+        if event.number != expected and not _refused(history, event):
             return [Finding("ORDER", f"output message {event.number} came where {expected} was due", "client", event.t)]
         expected += 1
     return []
+
+
+def _refused(history: History, wrong: Event) -> bool:
+    """Whether the client read no further than the wrong message, and told its users of an error."""
+    later = [event for event in history.of("client") if event.t > wrong.t]
+    read_on = any((event.site, event.side) == ("output.recv", "after") and event.ok for event in later)
+    return not read_on and any(event.site in ("request.failed", "latched") for event in later)

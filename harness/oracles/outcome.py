@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
-from harness.faults import Fault, Kill, Raise, Squat, Stop, Terminate
+from harness.faults import (
+    Exit,
+    Fault,
+    FullDisk,
+    Kill,
+    LongPath,
+    OnClient,
+    OnCollectives,
+    OnFiles,
+    OnFrames,
+    Raise,
+    Stale,
+    Stop,
+    Terminate,
+)
 from harness.history import Event, History
-from harness.targets import Patience
+from harness.targets import Patience, get
+
+DEATHS = ("EngineDeadError", "StartupError")
+"""The errors that say that the engine is dead."""
+
+ENDS = ("request.finished", "request.failed", "request.given_up")
+"""The marks that end a request: the engine's two ways, and the client's own."""
 
 
 class Ending(Struct, frozen=True):
@@ -24,7 +46,12 @@ class Ending(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """One request: its tokens, the reasons of every end that was reported, and the errors."""
+    """One request: its tokens, the reasons of every end that was reported, and the errors.
+
+    ``kind`` is ``rk`` for a further request that asks what request k asks, ``poison`` for one that nobody can serve.
+    ``given_up``: when the client itself left it, so that nothing is owed any more; ``aborted``: when it first asked for
+    the abort of what it had sent (nanoseconds, None for never).
+    """
 
     number: int
     sent: int
@@ -32,10 +59,27 @@ class Outcome(Struct, frozen=True):
     finished: tuple[Event, ...]
     failed: tuple[Ending, ...]
     tokens_after_end: int
+    kind: str = ""
+    given_up: int | None = None
+    aborted: int | None = None
 
     @property
     def name(self) -> str:
         return f"r{self.number}"
+
+    @property
+    def like(self) -> str:
+        """The request of the workload whose reference tokens it has."""
+        return self.kind or self.name
+
+    @property
+    def poison(self) -> bool:
+        return self.kind == "poison"
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended with an error, its own or the engine's."""
+        return bool(self.failed) or any(end.kind == "error" for end in self.finished)
 
     @property
     def served(self) -> bool:
@@ -45,10 +89,15 @@ class Outcome(Struct, frozen=True):
 def requests(history: History) -> list[Outcome]:
     """Every request that was sent, in the order of sending."""
     found = []
+    marks: dict[int, list[Event]] = {}
+    for event in history.of("client", side="mark"):
+        marks.setdefault(event.number, []).append(event)
     for sent in history.of("client", "request.sent"):
-        mine = [event for event in history.of("client") if event.number == sent.number and event.side == "mark"]
+        mine = marks[sent.number]
         finished = tuple(event for event in mine if event.site == "request.finished")
-        ends = [event.t for event in mine if event.site in ("request.finished", "request.failed")]
+        ends = [event.t for event in mine if event.site in ENDS]
+        left = [event.t for event in mine if event.site == "request.given_up"]
+        aborts = [event.t for event in mine if event.site == "request.abort" and event.t >= sent.t]
         tokens = [event for event in mine if event.site == "request.token"]
         late = sum(event.t > min(ends) for event in tokens) if ends else 0
         found.append(
@@ -59,6 +108,9 @@ def requests(history: History) -> list[Outcome]:
                 finished,
                 tuple(Ending.of(event) for event in mine if event.site == "request.failed"),
                 late,
+                sent.kind,
+                min(left, default=None),
+                min(aborts, default=None),
             )
         )
     return found
@@ -67,6 +119,29 @@ def requests(history: History) -> list[Outcome]:
 def startup_error(history: History) -> Ending | None:
     """The error with which the start-up ended, or None."""
     return next((Ending.of(event) for event in history.of("client", "startup") if event.kind == "failed"), None)
+
+
+def config_error(history: History) -> Ending | None:
+    """The complaint about its configuration with which the engine has refused to begin at all, or None.
+
+    Nobody has to catch that one: it is the last line that the client program prints, and then nothing else was started.
+    """
+    client = history.process("client")
+    if client is None or not client.status or len(history.processes) > 1:
+        return None
+    kind, colon, cause = (client.log.strip().splitlines() or [""])[-1].partition(": ")
+    found = colon and kind.rpartition(".")[2] == "ConfigError"
+    return Ending("ConfigError", "", cause, client.ended or 0) if found else None
+
+
+def may_refuse_config(history: History) -> bool:
+    """Whether a fault has made the folder that the engine is given one that it cannot use."""
+    return any(isinstance(fault, Stale | LongPath | FullDisk) for fault in fired(history))
+
+
+def demand_error(history: History) -> Ending | None:
+    """The error with which the demand at the end of the client program ended, or None."""
+    return next((Ending.of(event) for event in history.of("client", "demand") if event.kind == "failed"), None)
 
 
 def is_ready(history: History) -> bool:
@@ -92,27 +167,34 @@ def killed(history: History) -> tuple[str, ...]:
 
 def _is_fatal(fault: Fault, history: History) -> bool:
     if not isinstance(fault, Raise | Terminate):
-        return isinstance(fault, Kill)
+        return isinstance(fault, Kill | Exit)
     process = history.process(fault.victim)
     return process is not None and process.ended_by == "itself" and process.status not in (None, 0)
 
 
 def blamable(history: History) -> tuple[str, ...]:
-    """The roles that an error may name: what was killed, or else any rank on the path of a lossy or long fault.
+    """The roles that an error may name: what was killed, or else whoever is on the path of a lossy or long fault.
 
-    A stopped role is the one that keeps the others waiting, so it alone. Who finds a squatter may be any
-    rank.
+    A stopped role is the one that keeps the others waiting, so it alone. Who finds a squatter, or that a file is
+    missing, may be anybody. Whose part of a collective was wrong gloo tells nobody: of two ranks each takes the other
+    for it, of several the error need name none. A client that breaks its own engine is the culprit itself.
     """
     dead, did = killed(history), fired(history)
+    if any(isinstance(fault, OnClient) and math.isinf(fault.cost) for fault in did):
+        return ("client", *dead)
+    did = [fault for fault in did if not isinstance(fault, OnClient)]
     if dead or not did:
         return dead
     ranks = history.plan.topology.ranks
-    if any(isinstance(fault, Squat) for fault in did):
-        return ranks
+    if any(isinstance(fault, OnCollectives) for fault in did):
+        return ranks if len(ranks) == 2 else (*ranks, "")
+    if any(isinstance(fault, OnFiles) for fault in did):
+        return history.plan.topology.roles
     hit = {role for fault in did for role in (fault.roles if isinstance(fault, Stop) else (fault.victim,))}
     if not all(isinstance(fault, Stop) for fault in did):
         hit.add(ranks[0])
-    return tuple(role for role in ranks if role in hit)
+    binders = {get(history.plan.target).binder(fault.link) for fault in did if isinstance(fault, OnFrames)}
+    return tuple(role for role in history.plan.topology.roles if role in (hit & set(ranks)) | binders)
 
 
 def patience_spent(history: History) -> Patience:

@@ -139,23 +139,30 @@ class Connection:
     def _on_event(self, side: Side, mask: int) -> None:
         if self._closed:
             return
-        if mask & READ and not side.ended:
-            self._read(side)
+        if mask & READ and not side.ended and self._read(side) and mask == READ:
+            return
         self.settle()
 
-    def _read(self, side: Side) -> None:
-        flow = self.to_binder if side is self._connector else self.to_connector
+    def _read(self, side: Side) -> bool:
+        """Take in what has come; whether it has all gone on already and left everything as it was."""
+        near = side is self._connector
+        flow, sink = (self.to_binder, self._binder) if near else (self.to_connector, self._connector)
         try:
             data = side.sock.recv(CHUNK)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._ended(side, flow, name_of(error), True)
-            return
-        if data:
-            flow.receive(data)
-        else:
+            return False
+        if not data:
             self._ended(side, flow, "", gone(side.sock))
+            return False
+        arrived = now()
+        unnoted = flow.receive(data)
+        self._write(flow, sink)
+        if unnoted:
+            flow.note(unnoted, arrived)
+        return not (flow.out or flow.severed or flow.stalled or sink.lost)
 
     def _ended(self, side: Side, flow: Flow, detail: str, gone: bool) -> None:
         side.ended = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 from harness.clock import now
 from harness.proxy.actions import ACTIONS
@@ -13,6 +14,7 @@ from harness.proxy.records import UNKNOWN, Direction, Fate, Leg, Seen, Trouble
 from harness.proxy.rules import Hold, RuleBook, RuleState, Unit
 from harness.proxy.words import WordError, Words
 from harness.zmtp import Assembler, Frame, Message, ZmtpError, encode_message
+from harness.zmtp import Unit as Unread
 
 _SUBSCRIBERS = (b"SUB", b"XSUB")
 
@@ -74,8 +76,8 @@ class Flow:
 
     @property
     def pending(self) -> int:
-        """Bytes read and not yet written, held ones not counted."""
-        return len(self.out) + self._assembler.pending
+        """Bytes read and not yet written, held ones not counted, nor what a stall leaves unfinished."""
+        return len(self.out) + (0 if self.stalled else self._assembler.pending)
 
     @property
     def waiting(self) -> bool:
@@ -94,27 +96,63 @@ class Flow:
 
     # ---- bytes ----
 
-    def receive(self, data: bytes) -> None:
-        """Take bytes from the sending side."""
+    def receive(self, data: bytes) -> Sequence[Message]:
+        """Take bytes from the sending side; returns the messages in `out` that are still to be noted.
+
+        Where no rule watches and nothing waits, messages may be written first: they need not wait for their names.
+        """
         if self._opaque:
             self._pass_opaque(data)
-            return
+            return ()
         rest = b""
         try:
-            units: Sequence[object] = self._assembler.feed(data)
+            units: Sequence[Unread] = self._assembler.feed(data)
         except ZmtpError as error:
             units, rest = error.items, error.rest
             self._opaque = True
             self._trouble(f"{error}; passed on unread from here")
+        else:
+            if self._passes(units):
+                self.out += b"".join([unit.raw for unit in units])
+                return units
+        self._meet(units)
+        if rest:
+            self._pass_opaque(rest)
+        return ()
+
+    def note(self, messages: Sequence[Message], arrived: int) -> None:
+        """Put messages in the ledger that have gone on; they came at `arrived`."""
+        leg, direction, connection = self.leg, self.direction, self._connection
+        link, connector = leg.link, leg.connector
+        add, count, name = self._ledger.add, self._tally.count, self._name
+        for message in messages:
+            frames = message.frames
+            if len(frames) == 1:
+                frame = frames[0]
+                kind, number = name([frame.body])
+                size = len(frame.raw)
+            else:
+                kind, number = name(message.bodies)
+                size = sum([len(frame.raw) for frame in frames])
+            add(Seen(arrived, link, connector, direction, connection, kind, number, count(kind), size, "passed", None))
+
+    def _passes(self, units: Sequence[Unread]) -> TypeGuard[Sequence[Message]]:
+        """Whether these are messages alone, and nothing here asks what they are before they go on."""
+        if self._queue or self._aside or self.severed or self._from_subscriber or self._tally.watched:
+            return False
+        for unit in units:  # noqa: SIM110 (all() with a generator takes far longer for one unit)
+            if type(unit) is not Message:
+                return False
+        return True
+
+    def _meet(self, units: Sequence[Unread]) -> None:
         for unit in units:
             if type(unit) is Message:
                 self._message(unit)
             elif type(unit) is Frame:
                 self._command(unit)
             else:
-                self.out += unit.raw  # type: ignore[attr-defined]
-        if rest:
-            self._pass_opaque(rest)
+                self.out += unit.raw
 
     def finish(self) -> None:
         """The sending side has ended: what is held is discarded, an unfinished frame is passed on as it is.
@@ -135,8 +173,7 @@ class Flow:
         """The receiving side has gone: give up everything, and return how many bytes had passed the rules in vain."""
         self._discard()
         self._book.slowed.pop(self, None)
-        lost = self.pending
-        self._assembler.flush()
+        lost = len(self.out) + len(self._assembler.flush())
         self.out.clear()
         return lost
 

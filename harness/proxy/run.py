@@ -153,13 +153,18 @@ class Run:
 
     def next_timer_ns(self) -> int | None:
         """When there is next something to do: a hold to end by time, bytes to go, or an upstream to try again."""
-        times = [attempt.retry_at_ns for attempt in self._attempts] if self._attempts else []
-        times += [flow.due_ns() for flow in self.book.slowed] if self.book.slowed else []
-        times.append(self.book.next_timer_ns())
+        hold = self.book.next_timer_ns()
+        if not self._attempts and not self.book.slowed:
+            return hold
+        times = [hold, *(attempt.retry_at_ns for attempt in self._attempts)]
+        times += [flow.due_ns() for flow in self.book.slowed]
         return min((time for time in times if time is not None), default=None)
 
     def fire_timers(self, instant: int) -> bool:
         """Do what is due; whether anything was."""
+        due_ns = self.next_timer_ns()
+        if due_ns is None or due_ns > instant:
+            return False
         retries = [a for a in self._attempts if a.retry_at_ns is not None and a.retry_at_ns <= instant]
         for attempt in retries:
             attempt.dial()
@@ -168,7 +173,7 @@ class Run:
             flow.proceed()
         due = self.book.due(instant)
         self._let_go(due, "time")
-        return bool(due or retries or ready)
+        return True
 
     def status(self, drained: bool) -> Status:
         """The run as it is; `drained` says whether everything readable has been read."""

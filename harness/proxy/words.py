@@ -14,6 +14,7 @@ Classify = Callable[[str, str, Sequence[bytes]], Kind]
 Foreign = Callable[[str, Sequence[bytes]], Sequence[bytes]]
 
 _UNKNOWN = Kind(UNKNOWN)
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class WordError(Exception):
@@ -41,10 +42,10 @@ class Words(msgspec.Struct, frozen=True):
         try:
             found = self.classify(link, direction, frames)
             kind, number = found.kind, found.number
-            fits = number is None or -(2**63) <= int(number) < 2**63
+            fits = number is None or _LEAST <= number <= _MOST
         except Exception as error:  # foreign code
             raise WordError(f"classify failed: {type(error).__name__}: {error}") from error
-        if isinstance(kind, str) and fits:
+        if fits and isinstance(kind, str):
             return kind, number
         raise WordError(
             f"classify returned kind {kind!r} and number {number!r}; expected a string and an integer or None"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from rich import box
@@ -10,8 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from harness.faults.catalogue import Entry
 from harness.history import History
 from harness.outcome import Outcome
+from harness.primitives import PRIMITIVES, WITHOUT
 from harness.report.terminal import finding, plural, style_of
 from harness.scenario import Scenario
 from harness.search.score import Found, HuntResult
@@ -109,6 +111,15 @@ def list_table(scenarios: Iterable[Scenario]) -> Table:
     return table
 
 
+def primitives_table(users: Mapping[str, Sequence[str]]) -> Table:
+    """What public reports need, each with the scenarios that use it, or the reason why none does."""
+    table = _table("", "primitive", "scenarios")
+    for code, words in PRIMITIVES.items():
+        said = Text("\n".join(users[code])) if users[code] else Text(f"none: {WITHOUT[code]}", style="dim")
+        _add(table, code, words, said)
+    return table
+
+
 class SiteCount(Struct, frozen=True):
     """How often a role passes a site with frames of a kind."""
 
@@ -151,11 +162,51 @@ def sites_table(counts: Sequence[SiteCount]) -> Table:
     return table
 
 
+_FAMILY_WORDS = {
+    "process": "done by a process to itself, or by the harness to another one, at an instant",
+    "frames": "done by the proxy of a link to frames on their way",
+    "client": "done by the client program to its own requests",
+}
+
+
+def faults_table(entries: Sequence[Entry]) -> Group:
+    """The catalogue of faults, a table for each family: what each does, and an example."""
+    parts: list[Table | Text] = []
+    for family, words in _FAMILY_WORDS.items():
+        table = _table(family, words)
+        for entry in entries:
+            if entry.family == family:
+                _add(table, entry.kind, Text(entry.sentence).append(f"\n{entry.example}", style="dim"))
+        parts += [table, Text()]
+    return Group(*parts, Text("One in full: nowedge faults KIND     To try one: nowedge run healthy --fault '...'"))
+
+
+def fault_page(entry: Entry) -> Group:
+    """One kind of fault in full."""
+    table = _table("setting", "is", "if left out")
+    for setting in entry.settings:
+        _add(table, setting.name, setting.type, "needed" if setting.default is None else setting.default)
+    head = Text(entry.kind, style="bold").append(f": {entry.sentence}", style="default")
+    paragraphs = entry.about.replace("``", "`").split("\n\n")
+    about = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    kind, *words = entry.example.split()
+    plan = "\n".join(["[[faults]]", f'kind = "{kind}"', *map(_toml, words)])
+    again = f"nowedge run healthy --fault '{entry.example}'"
+    return Group(head, Text(), Text(about), Text(), table, Text(), Text(again), Text(), Text(plan))
+
+
+def _toml(word: str) -> str:
+    name, _, value = word.partition("=")
+    plain = value in ("true", "false") or value.replace(".", "", 1).lstrip("-").isdigit()
+    return f"{name} = {value}" if plain else f'{name} = "{value}"'
+
+
 def _table(*heads: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for place, head in enumerate(heads):
+    for head in heads:
         right = head.startswith(">")
-        table.add_column(head.lstrip(">"), justify="right" if right else "left", no_wrap=place == 0, overflow="fold")
+        # What is long is folded, so that no other column has to go: a figure is never long.
+        table.add_column(head.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
     return table
 
 

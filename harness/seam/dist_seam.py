@@ -2,12 +2,13 @@
 
 A collective begins where it is issued and ends where a wait on its work first succeeds; a wait in slices that runs out
 and is entered again is one wait. The number of a collective counts all operations of its group in this process, so that
-equal numbers on two ranks mean the same rendezvous.
+equal numbers on two ranks mean the same rendezvous: gloo matches by order. What a fault leaves out does not count.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -15,60 +16,91 @@ from datetime import timedelta
 from typing import Any
 
 from harness.clock import MS, SECOND, now
+from harness.faults.hand import Change
 from harness.seam import site as seams
+from harness.seam.operations import OPERATIONS
 from harness.seam.site import Seam
 
-OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_single": "all_gather",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "barrier": "barrier",
-    "send": "send",
-    "recv": "recv",
-}
+Done = Callable[[], None]
 
 
 class _Operation:
-    """One collective under way in this process."""
+    """One collective under way in this process. ``left_out``: it was never issued."""
 
-    __slots__ = ("done", "number", "site")
+    __slots__ = ("done", "left_out", "number", "site")
 
     def __init__(self, site: str, number: int) -> None:
-        self.site, self.number, self.done = site, number, False
+        self.site, self.number, self.done, self.left_out = site, number, False, False
+
+
+class _Call:
+    """One call of a process group's method, with its arguments."""
+
+    __slots__ = ("args", "group", "kwargs", "name", "original", "site")
+
+    def __init__(self, original: Callable[..., Any], name: str, group: Any, site: str, args: Any, kwargs: Any) -> None:
+        self.original, self.name, self.group, self.site = original, name, group, site
+        self.args, self.kwargs = args, kwargs
+
+    def make(self) -> Any:
+        return self.original(self.group, *self.args, **self.kwargs)
+
+    def copy(self) -> _Call:
+        """The same with tensors of its own."""
+        args, kwargs = _each(self.args, _clone), _each(self.kwargs, _clone)
+        return _Call(self.original, self.name, self.group, self.site, args, kwargs)
 
 
 class _Groups:
     """What this process knows of its groups and their work under way."""
 
     def __init__(self) -> None:
-        self.issued: Counter[str] = Counter()
-        self.works: weakref.WeakKeyDictionary[Any, _Operation] = weakref.WeakKeyDictionary()
-        self.name_of: Callable[[str], str] = lambda description: description
+        self.reset(lambda description: description)
 
     def reset(self, name_of: Callable[[str], str]) -> None:
-        self.issued.clear()
-        self.works = weakref.WeakKeyDictionary()
+        self.issued: Counter[str] = Counter()
+        self.works: weakref.WeakKeyDictionary[Any, _Operation] = weakref.WeakKeyDictionary()
         self.name_of = name_of
+        self.postponed: dict[str, _Call] = {}
+        self.before_store: list[Done] = []
+        self._kept: list[Any] = []
+
+    def keep(self, thing: Any) -> Any:
+        """Holds for the process's life what nobody else does: work that nobody waits for, what C++ alone uses."""
+        self._kept.append(thing)
+        return thing
 
 
 groups = _Groups()
 
 
-def _issue(original: Callable[..., Any], operation: str) -> Callable[..., Any]:
+class _Issuing(threading.local):
+    """The changes to the collective that this thread is about to issue, None where it is about to issue none."""
+
+    changes: list[tuple[Change, Done]] | None = None
+
+
+_issuing = _Issuing()
+
+
+def change(what: Change, done: Done) -> None:
+    """Changes the collective that this thread is about to issue, and calls ``done`` when that has been done."""
+    if _issuing.changes is not None:
+        _issuing.changes.append((what, done))
+
+
+def before_store(deed: Done) -> None:
+    """From now on ``deed`` is done before each call of this process to the rendezvous store, one at hand included."""
+    groups.before_store.append(deed)
+
+
+def before_store_call() -> None:
+    """This thread is about to call the rendezvous store."""
+    for deed in groups.before_store:
+        deed()
+
+
+def _issue(original: Callable[..., Any], name: str, operation: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         seam = seams.active()
@@ -77,18 +109,137 @@ def _issue(original: Callable[..., Any], operation: str) -> Callable[..., Any]:
         group = groups.name_of(self.group_desc)
         groups.issued[group] += 1
         op = _Operation(f"{group}.{operation}", groups.issued[group])
-        seam.before(op.site, number=op.number)
+        _issuing.changes = []
         try:
-            work = original(self, *args, **kwargs)
-        except BaseException as error:
-            seam.failed(op.site, number=op.number, error=error)
-            raise
-        if work is not None:
-            groups.works[work] = op
-        return work
+            seam.before(op.site, number=op.number)
+        finally:
+            changes, _issuing.changes = _issuing.changes, None
+        if changes or group in groups.postponed:
+            return _changed(seam, group, op, _Call(original, name, self, op.site, args, kwargs), changes or [])
+        return _make(seam, op, lambda: original(self, *args, **kwargs))
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
+
+
+def _make(seam: Seam, op: _Operation, make: Callable[[], Any]) -> Any:
+    try:
+        work = make()
+    except BaseException as error:
+        seam.failed(op.site, number=op.number, error=error)
+        raise
+    if work is not None:
+        groups.works[work] = op
+    return work
+
+
+# Faults
+
+
+def _changed(seam: Seam, group: str, op: _Operation, call: _Call, changes: list[tuple[Change, Done]]) -> Any:
+    """Issues the collective with what faults make of it, and behind it the one that it was to come behind."""
+    then = [groups.postponed.pop(group)] if group in groups.postponed else []
+    left_out = False
+    for what, done in changes:
+        if what.how in ("skip", "swap"):
+            left_out = True
+            if what.how == "swap":
+                groups.postponed[group] = call.copy()
+        elif what.how == "extra":
+            then.append(call.copy())
+        elif not (_set_root if what.how == "root" else _set_shape)(call, what.value):
+            continue
+        done()
+    work = _leave_out(seam, group, op, call) if left_out else _make(seam, op, call.make)
+    for behind in then:
+        groups.issued[group] += 1
+        seam.before(behind.site, number=groups.issued[group])
+        groups.keep((behind, behind.make()))
+    return work
+
+
+def _leave_out(seam: Seam, group: str, op: _Operation, call: _Call) -> Any:
+    """What the code gets instead of the work of a collective that is not issued: done at once, with its own input.
+
+    The next one has its number, and in the history this role has come to it with nothing.
+    """
+    import torch
+    from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+
+    groups.issued[group] = op.number - 1
+    seam.before(f"{group}.skipped", number=op.number)
+    op.left_out = True
+    if call.name in ("allgather", "_allgather_base"):
+        _gather_own(call)
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result([])
+    work = _create_work_from_future(future)
+    groups.works[work] = op
+    return work
+
+
+def _gather_own(call: _Call) -> None:
+    """Fills every part of an all-gather's output with this rank's input."""
+    outputs, inputs = call.args[:2]
+    if call.name == "_allgather_base":
+        outputs.view(-1, inputs.numel()).copy_(inputs.reshape(1, -1))
+        return
+    for parts, own in zip(outputs, inputs, strict=True):
+        for part in parts:
+            part.copy_(own)
+
+
+def _set_root(call: _Call, root: int) -> bool:
+    """Whether the call has a root, and it was another one."""
+    for given in (*call.args, *call.kwargs.values()):
+        if hasattr(given, "rootRank"):
+            changed = bool(given.rootRank != root)
+            given.rootRank = root
+            return changed
+    return False
+
+
+def _set_shape(call: _Call, more: int) -> bool:
+    """Whether there were tensors, of elements enough to take so many away."""
+    sizes: list[int] = []
+    _each((call.args, call.kwargs), lambda tensor: sizes.append(tensor.numel()))
+    if not sizes or min(sizes) + more < 1:
+        return False
+    call.args = _each(call.args, lambda tensor: _resized(tensor, more))
+    call.kwargs = _each(call.kwargs, lambda tensor: _resized(tensor, more))
+    groups.keep(call)
+    return True
+
+
+def _resized(tensor: Any, more: int) -> Any:
+    flat = tensor.view(-1)
+    return flat[:more] if more < 0 else flat.new_zeros(flat.numel() + more).index_copy_(0, _range(flat), flat)
+
+
+def _range(flat: Any) -> Any:
+    import torch
+
+    return torch.arange(flat.numel())
+
+
+def _each(value: Any, deed: Callable[[Any], Any]) -> Any:
+    """The same lists, tuples and dictionaries with every tensor in them replaced by what ``deed`` makes of it."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return deed(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_each(item, deed) for item in value)
+    if isinstance(value, dict):
+        return {key: _each(item, deed) for key, item in value.items()}
+    return value
+
+
+def _clone(tensor: Any) -> Any:
+    return tensor.clone()
+
+
+# Waits
 
 
 def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,8 +247,10 @@ def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         seam = seams.active()
         op = groups.works.get(self) if seam is not None else None
-        if seam is None or op is None or op.done:
+        if seam is None or op is None or (op.done and not op.left_out):
             return original(self, *args, **kwargs)
+        if op.left_out:
+            return _pass(seam, op)
         limit = _limit(args, kwargs)
         began = now()
         seam.blocks(op.site, number=op.number, timeout_ms=None if limit is None else limit / MS)
@@ -114,6 +267,14 @@ def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
+
+
+def _pass(seam: Seam, op: _Operation) -> bool:
+    """The wait for a collective that was left out; it counts as passed, so that occurrences are those of the code."""
+    if not op.done:
+        op.done = True
+        seam.after(op.site)
+    return True
 
 
 def _ended_badly(seam: Seam, op: _Operation, work: Any, error: BaseException, limit: int | None, waited: int) -> None:
@@ -136,9 +297,12 @@ def install() -> None:
     """Patches the classes of process groups and works, once per process; dormant until a seam is active."""
     from torch.distributed.distributed_c10d import ProcessGroup, Work
 
+    from harness.seam import store_seam
+
     if hasattr(Work.wait, "__nowedge_original__"):
         return
     for name, operation in OPERATIONS.items():
         if name in ProcessGroup.__dict__:
-            setattr(ProcessGroup, name, _issue(getattr(ProcessGroup, name), operation))
+            setattr(ProcessGroup, name, _issue(getattr(ProcessGroup, name), name, operation))
     setattr(Work, "wait", _wait(Work.wait))  # noqa: B010
+    store_seam.install()

@@ -41,6 +41,10 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 MAX_EVENTS = (REGION_BYTES - _EVENTS_AT) // _EVENT.size
 _MAX_TEXT = 400
 _SIDES = ("before", "after", "mark")
+_SIDE_NUMBERS = {side: number for number, side in enumerate(_SIDES)}
+_EVENT_BYTES = _EVENT.size
+_ALLOCATED_STEP, _BEYOND = 16, 64
+"""Every so many events the header says how many there are; a reader looks for committed ones so far beyond that."""
 _SLICED, _HELD = 1, 2
 
 
@@ -51,15 +55,25 @@ def create() -> int:
     return fd
 
 
-class _Thread(threading.local):
+class _Thread:
     """What the recorder keeps per thread."""
 
-    slot: int = -1
-    tid: int = 0
-    progress: int = 0
-    version: int = 0
-    key: tuple[object, ...] = ()
-    since: int = 0
+    __slots__ = ("key", "progress", "since", "slot", "tid", "version")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        """Where the thread's wait is, 0 if there was no room for it."""
+        self.tid = threading.get_native_id()
+        self.progress = 0
+        self.version = 0
+        self.key: tuple[object, ...] = ()
+        self.since = 0
+
+
+class _Local(threading.local):
+    """Where each thread finds its own; an attribute of it costs more than one of a plain object."""
+
+    me: _Thread | None = None
 
 
 class Recorder:
@@ -73,7 +87,7 @@ class Recorder:
         self._strings: dict[str, int] = {}
         self._strings_used = 0
         self._lock = threading.Lock()
-        self._thread = _Thread()
+        self._local = _Local()
         self._progress = 0
         self._dump_version = 0
         self.role = role
@@ -98,12 +112,10 @@ class Recorder:
             _U32.pack_into(self._map, _STRINGS_USED, end)
             return number
 
-    def _me(self) -> _Thread:
-        thread = self._thread
-        if thread.slot < 0:
-            index = next(self._slots)
-            thread.tid = threading.get_native_id()
-            thread.slot = _WAITS_AT + index * _WAIT_BYTES if index < _WAIT_SLOTS else 0
+    def _begin(self) -> _Thread:
+        """This thread is here for the first time."""
+        index = next(self._slots)
+        thread = self._local.me = _Thread(_WAITS_AT + index * _WAIT_BYTES if index < _WAIT_SLOTS else 0)
         return thread
 
     def event(
@@ -120,18 +132,48 @@ class Recorder:
         text: str = "",
     ) -> None:
         """Appends one event. ``side`` is before, after or mark."""
+        # Every wrapped call comes by here, so nothing is called that need not be.
         index = next(self._allocate)
         if index >= MAX_EVENTS:
             _U64.pack_into(self._map, _LOST, index - MAX_EVENTS + 1)
             return
-        at = _EVENTS_AT + index * _EVENT.size
-        names = self._name(site), self._name(kind), self._name(text)
-        _EVENT.pack_into(self._map, at, t, self._me().tid, *names, _SIDES.index(side), ok, n, number, value, size, 1)
-        _U64.pack_into(self._map, _ALLOCATED, index + 1)
+        numbers, thread = self._strings, self._local.me or self._begin()
+        if (site_number := numbers.get(site)) is None:
+            site_number = self._name(site)
+        if (kind_number := numbers.get(kind)) is None:
+            kind_number = self._name(kind)
+        if (text_number := numbers.get(text)) is None:
+            text_number = self._name(text)
+        _EVENT.pack_into(
+            self._map,
+            _EVENTS_AT + index * _EVENT_BYTES,
+            t,
+            thread.tid,
+            site_number,
+            kind_number,
+            text_number,
+            _SIDE_NUMBERS[side],
+            ok,
+            n,
+            number,
+            value,
+            size,
+            1,
+        )
+        if not index % _ALLOCATED_STEP:
+            _U64.pack_into(self._map, _ALLOCATED, index + 1)
+
+    def clear(self) -> None:
+        """Forgets all events: the next one is the first again."""
+        self._map[_EVENTS_AT:REGION_BYTES] = bytes(REGION_BYTES - _EVENTS_AT)
+        _U64.pack_into(self._map, _ALLOCATED, 0)
+        _U64.pack_into(self._map, _LOST, 0)
+        self._allocate = itertools.count()
 
     def progress(self) -> None:
         """Something succeeded in this thread: a frame moved, a collective finished, a token reached its user."""
-        self._me().progress += 1
+        thread = self._local.me or self._begin()
+        thread.progress += 1
         self._progress += 1
         _U64.pack_into(self._map, _PROGRESS, self._progress)
 
@@ -146,7 +188,7 @@ class Recorder:
         held: bool = False,
     ) -> None:
         """This thread is about to block. The same wait entered again without progress between is one sliced wait."""
-        thread = self._me()
+        thread = self._local.me or self._begin()
         if not thread.slot:
             return
         key = (site, number, text, thread.progress)
@@ -158,8 +200,8 @@ class Recorder:
 
     def done(self) -> None:
         """This thread no longer blocks."""
-        thread = self._thread
-        if thread.slot > 0:
+        thread = self._local.me
+        if thread is not None and thread.slot:
             thread.version += 2
             _WAIT.pack_into(
                 self._map, thread.slot, thread.version, thread.tid, 0, 0, 0, 0, 0, -1, 0, -1, thread.progress
@@ -223,7 +265,7 @@ class Region:
 
     def events(self, start: int = 0) -> Iterator[Event]:
         """The committed events from the ``start``-th on."""
-        allocated = min(_U64.unpack_from(self._map, _ALLOCATED)[0] + 64, MAX_EVENTS)
+        allocated = min(_U64.unpack_from(self._map, _ALLOCATED)[0] + _BEYOND, MAX_EVENTS)
         role = self.role
         for index in range(start, allocated):
             record = _EVENT.unpack_from(self._map, _EVENTS_AT + index * _EVENT.size)

@@ -6,16 +6,19 @@ library calls have nowhere to carry it. A process in which no seam is active pay
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
 from harness.clock import MS, now
-from harness.faults import AtInstant, Fault, Raise, instants_of, kind_of
+from harness.faults import AtInstant, Descriptors, Fault, Raise, instants_of, kind_of
+from harness.faults.hand import Change
 from harness.instant import Instant
+from harness.seam.disk import Disk
 from harness.seam.flags import Flags
 from harness.seam.region import Recorder
 
@@ -26,14 +29,19 @@ class Outlets(Struct, frozen=True):
     """How a process reaches what is outside of its seam.
 
     ``signals``: the proxy, told that a hold may end; ``calls``: the lane, told that a fault needs it (descriptors, -1
-    for none). ``flags``: what threads of the run wait for. ``squat`` binds a link's addresses again, and says whether
-    there were any.
+    for none). ``flags``: what threads of the run wait for. ``disk``: the engine's folder. ``squat`` binds a link's
+    addresses again, and says whether there were any. ``change`` changes the collective at hand, ``adjust`` the sockets
+    of a link, both with what to call when it is done; ``before_store`` is given what to do before a call to the store.
     """
 
     signals: int = -1
     calls: int = -1
     flags: Flags | None = None
     squat: Callable[[str], bool] = lambda link: False
+    change: Callable[[Change, Callable[[], None]], None] = lambda change, done: None
+    adjust: Callable[[str, str, int, Callable[[], None]], None] = lambda link, option, value, done: None
+    before_store: Callable[[Callable[[], None]], None] = lambda deed: None
+    disk: Disk | None = None
 
 
 class Armed:
@@ -55,7 +63,8 @@ class Seam:
         self.role = recorder.role
         self.outlets = outlets or Outlets()
         self._passed: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()
+        # What counts is taken from an iterator, which needs no lock; how far it is may lag for an instant.
+        self._occurrences: dict[tuple[str, str], Iterator[int]] = {}
         self._armed: defaultdict[tuple[str, str], list[Armed]] = defaultdict(list)
         for index, fault in enumerate(faults):
             for instant, ends in instants_of(fault):
@@ -64,7 +73,8 @@ class Seam:
                     if not ends:
                         self.note("fault.armed", index, str(fault))
         for together in self._armed.values():
-            together.sort(key=lambda armed: isinstance(armed.fault, Raise))  # it leaves, so the others come first
+            # What leaves comes behind the others, and before it what takes from them what they need.
+            together.sort(key=lambda armed: (isinstance(armed.fault, Raise), isinstance(armed.fault, Descriptors)))
 
     def note(self, site: str, number: int, text: str) -> None:
         """A mark about a fault of the plan."""
@@ -81,17 +91,21 @@ class Seam:
         self, site: str, kind: str = "", number: int = -1, size: int = 0, text: str = "", progress: bool = True
     ) -> None:
         """The call has succeeded."""
-        with self._lock:
-            self._passed[site, kind] += 1
-            n = self._passed[site, kind]
-            if kind:
-                self._passed[site, ""] += 1
-            every = self._passed[site, ""]
+        n = every = self._count(site, kind)
+        if kind:
+            every = self._count(site, "")
         if progress:
             self.recorder.progress()
         self.recorder.event(now(), site, "after", kind, n, number, size=size, text=text)
         if (site, "after") in self._armed:
             self._fire(site, "after", kind, n, every)
+
+    def _count(self, site: str, kind: str) -> int:
+        """One occurrence more; which it is."""
+        key = site, kind
+        occurrences = self._occurrences.get(key) or self._occurrences.setdefault(key, itertools.count(1))
+        n = self._passed[key] = next(occurrences)
+        return n
 
     def failed(self, site: str, kind: str = "", number: int = -1, error: BaseException | None = None) -> None:
         """The call has raised something that ends it."""
@@ -181,6 +195,30 @@ class Hand:
 
     def squat(self, link: str) -> bool:
         return self._seam.outlets.squat(link)
+
+    def change_collective(self, change: Change) -> None:
+        self._seam.outlets.change(change, self.fired)
+
+    def before_store_calls(self, deed: Callable[[], None]) -> None:
+        self._seam.outlets.before_store(deed)
+
+    def adjust_sockets(self, link: str, option: Literal["high_water", "linger"], value: int) -> None:
+        self._seam.outlets.adjust(link, option, value, self.fired)
+
+    def unlink(self, link: str) -> bool:
+        return self._disk.unlink(link)
+
+    def leave_stale(self, link: str, of: Literal["engine", "stranger"]) -> bool:
+        return self._disk.leave_stale(link, of)
+
+    def fill_disk(self) -> bool:
+        return self._disk.fill()
+
+    @property
+    def _disk(self) -> Disk:
+        if self._seam.outlets.disk is None:
+            raise RuntimeError("a fault of this plan needs the engine's folder, and this seam has none")
+        return self._seam.outlets.disk
 
 
 _active: Seam | None = None

@@ -29,6 +29,21 @@ class Names(Protocol):
     def classify(self, link: str, direction: str, frames: Sequence[bytes]) -> Any: ...
 
 
+class _Adjustment:
+    """What a fault sets on the sockets of a link: ``done`` is called once, when the first of them has it."""
+
+    __slots__ = ("begun", "done", "link", "option", "value")
+
+    def __init__(self, link: str, option: str, value: int, done: Callable[[], None]) -> None:
+        self.link, self.option, self.value, self.done = link, option, value, done
+        self.begun = False
+
+    def begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            self.done()
+
+
 class _Sockets:
     """What this process knows of its sockets, by the address of the C socket, which shadows share."""
 
@@ -37,6 +52,7 @@ class _Sockets:
         self.endpoints: dict[int, str] = {}
         self.bound: dict[str, list[tuple[str, int]]] = {}
         self.squatters: list[zmq.Socket[bytes]] = []
+        self.adjustments: list[_Adjustment] = []
         self.names: Names | None = None
         self.rewrites: dict[str, str] = {}
         self.pending: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -46,6 +62,7 @@ class _Sockets:
         self.endpoints.clear()
         self.bound.clear()
         self.squatters.clear()
+        self.adjustments.clear()
         self.names, self.rewrites = names, rewrites
         self.pending = weakref.WeakKeyDictionary()
 
@@ -64,8 +81,12 @@ class _Sockets:
         """The kind and the number of one message (bytes, a Frame, or a list of them)."""
         if self.names is None:
             return "?", -1
-        parts = message if isinstance(message, list | tuple) else [message]
-        frames = [part.bytes if isinstance(part, zmq.Frame) else bytes(part) for part in parts]
+        frames: Sequence[bytes]
+        if type(message) is bytes:
+            frames = (message,)
+        else:
+            parts = message if isinstance(message, list | tuple) else [message]
+            frames = [part.bytes if isinstance(part, zmq.Frame) else bytes(part) for part in parts]
         found = self.names.classify(link, direction, frames)
         return found.kind, -1 if found.number is None else found.number
 
@@ -74,7 +95,10 @@ sockets = _Sockets()
 
 
 class _Depth(threading.local):
+    """What this thread is in: a wrapped call; the bind of a link's address."""
+
     inside: bool = False
+    binding: tuple[str, str, int] | None = None
 
 
 _depth = _Depth()
@@ -115,7 +139,12 @@ def _text(endpoint: Any) -> str:
 
 def _bind(seam: Seam, original: Any, self: Any, addr: Any) -> Any:
     link = _learn(self, _text(addr))
-    seam.before(f"{link}.bind")
+    _depth.binding = link, _text(addr), self.type
+    try:
+        seam.before(f"{link}.bind")
+    finally:
+        _depth.binding = None
+    _limit_messages(self, link)
     result = original(self, addr)
     sockets.bound.setdefault(link, []).append((_text(addr), self.type))
     seam.after(f"{link}.bind", progress=False)
@@ -123,26 +152,64 @@ def _bind(seam: Seam, original: Any, self: Any, addr: Any) -> Any:
 
 
 def squat(link: str) -> bool:
-    """Binds every address of the link that this process has bound once more; whether there was one.
+    """Binds every address of the link that this process has bound, or is about to bind; whether one could be bound.
 
     The sockets are unseen by the seam, and of a context of their own: one of the target's would wait for them at its
-    end.
+    end. Where an address is exclusive, as on tcp, only the first of two binds succeeds.
     """
     inside, _depth.inside = _depth.inside, True
+    addresses = list(sockets.bound.get(link, ()))
+    if _depth.binding is not None and _depth.binding[0] == link:
+        addresses.append(_depth.binding[1:])
     try:
-        for endpoint, kind in sockets.bound.get(link, ()):
-            squatter: zmq.Socket[bytes] = zmq.Context().socket(kind)
-            sockets.squatters.append(squatter)
-            squatter.bind(endpoint)
+        return sum(_squat(endpoint, kind) for endpoint, kind in addresses) > 0
     finally:
         _depth.inside = inside
-    return bool(sockets.bound.get(link))
+
+
+def _squat(endpoint: str, kind: int) -> bool:
+    squatter: zmq.Socket[bytes] = zmq.Context().socket(kind)
+    sockets.squatters.append(squatter)
+    try:
+        squatter.bind(endpoint)
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def adjust(link: str, option: str, value: int, done: Callable[[], None]) -> None:
+    """From now on the sockets of the link have that: ``high_water`` from their bind or connect on, ``linger`` at close.
+
+    ``done`` is called when the first has it.
+    """
+    sockets.adjustments.append(_Adjustment(link, option, value, done))
+
+
+def _limit_messages(socket: Any, link: str) -> None:
+    for adjustment in sockets.adjustments:
+        if (adjustment.link, adjustment.option) == (link, "high_water"):
+            socket.setsockopt(zmq.SNDHWM, adjustment.value)
+            socket.setsockopt(zmq.RCVHWM, adjustment.value)
+            adjustment.begin()
+
+
+def _lingering(link: str) -> int | None:
+    """For how long faults let the sockets of the link linger (milliseconds); None for as the engine has chosen."""
+    found = None
+    for adjustment in sockets.adjustments:
+        if (adjustment.link, adjustment.option) == (link, "linger"):
+            found = adjustment.value
+            adjustment.begin()
+    return found
 
 
 def _connect(seam: Seam, original: Any, self: Any, addr: Any) -> Any:
     endpoint = _text(addr)
     link = _learn(self, endpoint)
     seam.before(f"{link}.connect")
+    _limit_messages(self, link)
     result = original(self, sockets.rewrites.get(endpoint, addr))
     seam.after(f"{link}.connect", progress=False)
     return result
@@ -164,7 +231,8 @@ def _close(seam: Seam, original: Any, self: Any, *args: Any, **kwargs: Any) -> A
     link = sockets.link(self)
     underlying = self.underlying
     seam.before(f"{link}.close")
-    result = original(self, *args, **kwargs)
+    linger = _lingering(link)
+    result = original(self, *args, **kwargs) if linger is None else original(self, linger)
     sockets.links.pop(underlying, None)
     sockets.endpoints.pop(underlying, None)
     seam.after(f"{link}.close", progress=False)
@@ -248,8 +316,9 @@ def _limit(socket: Any, option: int) -> float | None:
 
 
 def _size(message: Any) -> int:
-    parts = message if isinstance(message, list | tuple) else [message]
-    return sum(len(part) for part in parts)
+    if isinstance(message, list | tuple):
+        return sum(map(len, message))
+    return len(message)
 
 
 def _pending(original: Callable[..., Any], call: str) -> Callable[..., Any]:

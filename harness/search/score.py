@@ -7,7 +7,7 @@ from collections import Counter
 from msgspec import Struct
 
 from harness.clock import now, seconds_since
-from harness.faults import DRAWN, AtInstant, Fault, kind_of
+from harness.faults import DRAWN, AtInstant, Fault, OnClient, kind_of
 from harness.search.canary import Canary
 from harness.trial import Tally, Trial
 from harness.verdict import EXIT_BLIND, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, EXIT_UNKNOWN, Verdict
@@ -170,4 +170,6 @@ def _place(fault: Fault) -> str:
     """Where a fault strikes, without its settings."""
     if isinstance(fault, AtInstant):
         return str(fault.at)
+    if isinstance(fault, OnClient):
+        return str(fault)
     return f"{fault.link}[{fault.frame}]#{fault.nth} of {fault.victim}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 from msgspec import Struct
@@ -49,7 +50,14 @@ class Target(Protocol):
         ...
 
     def endpoint(self, link: str, connector: str, plan: Plan) -> str:
-        """The name of the endpoint below the engine's folder where the binder meets this connector of a link."""
+        """The name of the endpoint below the engine's folder where the binder meets this connector of a link.
+
+        Of the link ``store``: the rendezvous store's file.
+        """
+        ...
+
+    def leave_lock(self, folder: Path) -> None:
+        """Leave in a folder what a killed engine leaves beside its sockets, by which the next one knows its own."""
         ...
 
     def group_name(self, description: str) -> str:

@@ -6,11 +6,14 @@ import importlib
 import re
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
+from engine import endpoints
 from engine import relay as relays
+from engine.claim import Claim
 from engine.config import PROFILES, EngineConfig, Timeouts
 from engine.errors import ConfigError, ExitCode
 from engine.messages import ENGINE_CORE_DEAD, EngineReady, Hello, Init, MessageType
@@ -18,13 +21,26 @@ from engine.model.config import MODELS
 from engine.relay import frames as relay_frames
 from engine.relay.pushpull import PushPullRelay
 from engine.relay.subscribed import TOPIC
-from harness.faults import Fault, OnFrames, OnMessages, Refuse, Squat, instants_of
+from harness.faults import (
+    Fault,
+    HighWater,
+    Linger,
+    OnFrames,
+    OnMessages,
+    Refuse,
+    Squat,
+    Stale,
+    Unlink,
+    WrongRoot,
+    instants_of,
+)
 from harness.faults.refuse import CONNECT
 from harness.instant import is_call
 from harness.plan import EngineOptions, Plan, PlanError
 from harness.proxy.records import Kind
 from harness.seam import call_seam
 from harness.seam.known import UnknownSiteError, check_site
+from harness.seam.operations import STORE
 from harness.targets import Patience
 
 _UNKNOWN = Kind("?")
@@ -43,6 +59,9 @@ _BOUND = {"dp0.rank0": _AMONG_RANKS, "client": ("input", "output")}
 
 _LINKS = ("relay", "control", "input", "output", "startup")
 _GROUPS = ("tp",)
+
+_ROOTED = {"unsynchronised": ("broadcast",)}
+"""The rooted collectives of each relay; the model has none."""
 
 _ELSEWHERE = {
     "model": "engine.model",
@@ -95,6 +114,7 @@ class Engine:
             raise PlanError(f"{field}: got {error.seen!r}, expected {error.expected}") from None
         for index, fault in enumerate(plan.faults):
             _check_instants(index, fault)
+            _check_resources(plan, index, fault)
             if isinstance(fault, OnFrames):
                 self._check_frames(plan, index, fault)
             elif isinstance(fault, Squat) and fault.link not in _BOUND.get(fault.victim, ()):
@@ -135,7 +155,12 @@ class Engine:
     def endpoint(self, link: str, connector: str, plan: Plan) -> str:
         if link == "relay" and _has_own_connections(plan.engine.relay):
             return f"relay.{connector.rpartition('rank')[2]}"
-        return link
+        return endpoints.STORE if link == STORE else link
+
+    def leave_lock(self, folder: Path) -> None:
+        claim = Claim.of(str(folder))
+        claim.confirm()
+        claim.release()
 
     def group_name(self, description: str) -> str:
         return "tp" if description in ("default_pg", "tp") else description
@@ -255,6 +280,24 @@ def _check_instants(index: int, fault: Fault) -> None:
             raise PlanError(f"faults[{index}].{'until' if ends else 'at'}: {error}") from None
 
 
+def _check_resources(plan: Plan, index: int, fault: Fault) -> None:
+    """Raises PlanError for a fault of a link or a collective that this plan's engine does not have."""
+    link = getattr(fault, "link", None)
+    known = (*_LINKS, STORE) if isinstance(fault, Stale | Unlink) else _LINKS
+    if isinstance(fault, Stale | Unlink | HighWater | Linger) and link not in known:
+        raise PlanError(f"faults[{index}].link: no link '{link}'; there is {', '.join(known)}")
+    if isinstance(fault, WrongRoot):
+        operation = fault.at.site.rpartition(".")[2]
+        if operation not in _ROOTED.get(plan.engine.relay, ()):
+            has = " and ".join(f"{name} has {', '.join(those)}" for name, those in _ROOTED.items())
+            raise PlanError(
+                f"faults[{index}].at: relay '{plan.engine.relay}' and the model use no {operation}, so it can have no "
+                f"wrong root; {has}"
+            )
+        if fault.root >= plan.topology.tp:
+            raise PlanError(f"faults[{index}].root: {fault.root}; with tp={plan.topology.tp} ranks count from 0")
+
+
 _NUMBERED_RELAY = re.compile(r"^relay\.\d+$")
 _CHECKSUM_BYTES = 4
 _RELAY_KINDS = {kind.value: kind.name.lower() for kind in relay_frames.FrameKind}
@@ -313,9 +356,17 @@ def _startup_kind(frames: Sequence[bytes]) -> Kind:
     return Kind(_STARTUP_KINDS.get(tag, "?") if isinstance(tag, int) else "?")
 
 
+class _Numbered(msgspec.Struct, array_like=True):
+    """A record that begins with its number; what follows is not looked at."""
+
+    number: int
+
+
+_numbered = msgspec.msgpack.Decoder(_Numbered).decode
+
+
 def _first_number(body: bytes) -> int | None:
     try:
-        record = msgspec.msgpack.decode(body)
-    except msgspec.DecodeError:
+        return _numbered(body).number
+    except msgspec.MsgspecError:
         return None
-    return record[0] if isinstance(record, list) and record and isinstance(record[0], int) else None

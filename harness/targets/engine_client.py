@@ -156,7 +156,7 @@ class Program:
         self._open.append(stream)
 
     def drop(self, fired: Callable[[], None]) -> None:
-        """From now on every reader leaves its stream open at its next token; ``fired`` is called before all is let go."""
+        """Let every reader leave its stream open at its next token; ``fired`` is called before all is let go."""
         self._drops = fired
 
     # The end
@@ -193,7 +193,7 @@ class Program:
         self._llm = None
         await _turns()
         left = [role for role, descriptor in processes.items() if not select.select([descriptor], [], [], 0)[0]]
-        self.seam.mark("demand", kind="client", ok=client() is None)
+        self.seam.mark("demand", kind="reference", ok=client() is None)
         self.seam.mark("demand", kind="processes", value=len(left), ok=not left, text=", ".join(left))
         self.seam.mark("shutdown", kind="done")
         for descriptor in processes.values():

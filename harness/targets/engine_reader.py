@@ -168,7 +168,7 @@ class Reader:
 
     def _stops(self, stream: AsyncGenerator[RequestOutput, None], awaited: asyncio.Future[Any]) -> None:
         """A step of the stream is about to wait for this."""
-        inside = getattr(stream.ag_await, "__qualname__", "")
+        inside = getattr(getattr(stream, "ag_await", None), "__qualname__", "")
         where: Where = "add" if inside == _SENDING else "read"
         if self._program.wants(self, where):
             asyncio.get_running_loop().call_soon(self._waits, where, awaited)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.clock import MS, SECOND, now
-from harness.faults import Block, Kill, Stop, Terminate
-from harness.faults.settings import SignalFault
+from harness.faults import Block, Kill, Stop, Store, Terminate
+from harness.faults.settings import LimitFault, SignalFault
 from harness.history import Process
 from harness.plan import Plan
 from harness.seam.flags import Flags
@@ -45,6 +45,8 @@ class Deeds:
         self._flags = flags
         self._stops: list[_Stopping] = []
         self._killing: list[int] = []
+        self._limits: list[LimitFault] = []
+        self._processes: Mapping[str, Process] = {}
         self._healed = False
         self._heard, self._says = -1, -1
         if any(_needs_lane(fault) for fault in plan.faults):
@@ -73,6 +75,7 @@ class Deeds:
 
     def act(self, processes: Mapping[str, Process]) -> None:
         """Hears calls, does what they ask for, continues whose time is over, and lets those go on who waited."""
+        self._processes = processes
         for index in self._calls():
             self._begin(index, self._plan.faults[index])
         for index in list(self._killing):
@@ -93,11 +96,17 @@ class Deeds:
         """Continues all that are stopped, lets all go on that are blocked, and from now on whoever comes to that."""
         self._healed = True
         for index, fault in enumerate(self._plan.faults):
-            if isinstance(fault, Block):
+            if isinstance(fault, Block | Store):
                 self._flags.raise_(index)
         for stop in list(self._stops):
             if stop.stood:
                 self._end(stop)
+        while self._limits:
+            limited = self._limits.pop()
+            process = self._processes.get(limited.victim)
+            if process is not None and process.status is None:
+                with contextlib.suppress(OSError):  # it has just ended
+                    limited.restore(process.pid)
 
     def close(self) -> None:
         """Forgets every deed and gives back the descriptors: whatever is stopped now is for the clean-up to end."""
@@ -121,6 +130,8 @@ class Deeds:
             # The zygote has sent it before it answers whatever is said next; what the victim does then is its own.
             self._signal(wire.Signal(fault.victim, fault.number))
             self._flags.raise_(index)
+        elif isinstance(fault, LimitFault):
+            self._limits.append(fault)
 
     def _end(self, ended: _Stopping) -> None:
         self._stops.remove(ended)
@@ -138,7 +149,7 @@ class Deeds:
 
 
 def _needs_lane(fault: object) -> bool:
-    return isinstance(fault, Stop) or (isinstance(fault, SignalFault) and fault.remote)
+    return isinstance(fault, Stop | LimitFault) or (isinstance(fault, SignalFault) and fault.remote)
 
 
 def _has_ended(process: Process | None) -> bool:

@@ -17,15 +17,17 @@ from harness import plan as plans
 from harness import stillness, waits
 from harness.clock import MS, SECOND, now, seconds_since, sleep_until
 from harness.faults import OnFrames
+from harness.faults.long_path import engine_folder
 from harness.history import DoubleLook, Event, Frame, History, Look, Outsiders, Process, merge
 from harness.plan import Plan
 from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Status
-from harness.seam import region
+from harness.seam import disk, region
 from harness.seam.flags import Flags
 from harness.seam.region import Region
 from harness.targets import Target, get
 from harness.world.account import fault_counts, frames_of, tail
 from harness.world.deeds import Deeds
+from harness.world.folders import run_folder
 from harness.world.heartbeat import Heartbeat
 from harness.world.look import look
 from harness.zygote import wire
@@ -72,13 +74,14 @@ class Lane:
         """Runs one plan. Raises LaneError when the harness itself is broken; never leaves anything behind."""
         self._runs += 1
         folder = self._base / f"{self._name}.{self._runs}"
-        (folder / "e").mkdir(mode=0o700, parents=True)
-        run = _Run(self, plan, folder)
-        try:
-            run.begin()
-            run.watch()
-        finally:
-            history = run.finish(golden, versions)
+        folder.mkdir(mode=0o700)
+        with run_folder(folder, plan):
+            run = _Run(self, plan, folder)
+            try:
+                run.begin()
+                run.watch()
+            finally:
+                history = run.finish(golden, versions)
         return history
 
     def execute(self, target: str, args: list[str | int | bytes], fds: tuple[int, ...], role: str) -> None:
@@ -111,6 +114,7 @@ class _Run:
 
     def __init__(self, lane: Lane, plan: Plan, folder: Path) -> None:
         self._lane, self._plan, self._folder = lane, plan, folder
+        self._engine_folder = engine_folder(folder, plan.faults)
         self._target: Target = get(plan.target)
         self._began = now()
         self._horizon = self._began + int(plan.budget * SECOND)
@@ -132,7 +136,7 @@ class _Run:
     def begin(self) -> None:
         """Tells the proxy and the zygote of the run and starts the client program."""
         self._tell_zygote(self._begin_proxy() if self._proxied else {})
-        args: list[str | int | bytes] = [plans.to_json(self._plan), str(self._folder / "e")]
+        args: list[str | int | bytes] = [plans.to_json(self._plan), str(self._engine_folder)]
         self._lane.send(wire.Start("client", self._target.client, args))
 
     def begin_bare(self) -> None:
@@ -155,7 +159,7 @@ class _Run:
         rewrites: dict[str, dict[str, str]] = {}
         for link in self._plan.proxied:
             for role in self._target.connectors(link, self._plan):
-                upstream = f"ipc://{self._folder}/e/{self._target.endpoint(link, role, self._plan)}"
+                upstream = f"ipc://{self._engine_folder}/{self._target.endpoint(link, role, self._plan)}"
                 listen = f"{upstream}@{role}"
                 legs.append(Leg(link, role, self._target.binder(link), listen, upstream))
                 rewrites.setdefault(role, {})[upstream] = listen
@@ -209,10 +213,15 @@ class _Run:
     def _let_leave(self) -> None:
         """The client program has ended: what it started has a bounded time to follow by itself."""
         self._why = "done"
-        self._deeds.heal()
+        self._heal()
         began = now()
         while not self.ended() and self._spent(began) < _LEAVE_SECONDS:
             self.receive(now() + LEAVE_BEAT)
+
+    def _heal(self) -> None:
+        """Undoes what can be undone of the plan's faults."""
+        self._deeds.heal()
+        disk.drain(self._engine_folder)
 
     def _spent(self, began: int) -> float:
         """Seconds since ``began`` in which the machine ran at all."""
@@ -272,7 +281,7 @@ class _Run:
         events = merge(event for found in self._regions.values() for event in found.events())
         tested = stillness.test(looks, waits.thread_names(events), self._target.watches)
         if tested.stopped and tested.ends_at is None:
-            self._deeds.heal()  # nothing else is left that could act
+            self._heal()  # nothing else is left that could act
         if not tested.still:
             return None
         if tested.ends_at is None:

@@ -9,13 +9,16 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from harness import plan as plans
-from harness.seam import call_seam, install, region, zmq_seam
+from harness.faults.long_path import engine_folder
+from harness.seam import call_seam, dist_seam, install, region, zmq_seam
+from harness.seam.disk import Disk
 from harness.seam.flags import Flags
 from harness.seam.region import Recorder
 from harness.seam.site import Outlets, activate, active, deactivate
@@ -69,7 +72,20 @@ def _target(spec: Spec) -> int:
     plan = plans.from_json(spec.plan)
     target = get(plan.target)
     recorder = Recorder(spec.memory, spec.index, spec.role)
-    outlets = Outlets(spec.signals, spec.calls, Flags(spec.memory, region.FLAGS_AT), zmq_seam.squat)
+    outlets = Outlets(
+        signals=spec.signals,
+        calls=spec.calls,
+        flags=Flags(spec.memory, region.FLAGS_AT),
+        squat=zmq_seam.squat,
+        change=dist_seam.change,
+        adjust=zmq_seam.adjust,
+        before_store=dist_seam.before_store,
+        disk=Disk(
+            engine_folder(Path(spec.log).parent, plan.faults),
+            lambda link: [target.endpoint(link, role, plan) for role in target.connectors(link, plan)],
+            target.leave_lock,
+        ),
+    )
     seam = install.begin(recorder, plan.faults, outlets, target, spec.rewrites, target.group_name)
     for plugin in plan.engine.plugins:
         importlib.import_module(plugin)

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -245,10 +246,17 @@ def test_an_id_of_the_callers_never_meets_an_automatic_one(factory: ForkFactory)
     asyncio.run(run())
 
 
+class Stubborn:
+    """A sequence that does not tell what it holds."""
+
+    def __iter__(self) -> NoReturn:
+        raise OSError("not today")
+
+
 def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> None:
     async def run() -> None:
         async with AsyncLLM(config_for(1), factory) as llm:
-            for bad in ([2**70], ["x"], [1.5]):
+            for bad in ([2**70], ["x"], [1.5], None, 7, Stubborn()):
                 with pytest.raises(EngineGenerateError, match="cannot be sent"):
                     await anext(llm.generate(bad, SamplingParams(3)))
             stream = llm.generate([1], SamplingParams(30), request_id="same")
@@ -258,6 +266,36 @@ def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> N
             await stream.aclose()
             tokens = [t async for output in llm.generate([1], SamplingParams(3)) for t in output.token_ids]
             assert tokens == reference.greedy("tiny", [1], 3)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_output_task_that_ends_is_the_death_of_the_engine(factory: ForkFactory, at_once: bool) -> None:
+    """Streams under way, later ones and the ranks hear of it; nobody waits for outputs that none hands out any more."""
+
+    async def end(llm: AsyncLLM) -> None:
+        stream = llm.generate([1], SamplingParams(400))
+        waiting = asyncio.ensure_future(anext(stream))
+        if not at_once:
+            await waiting
+            waiting = asyncio.ensure_future(anext(stream))
+        while not (tasks := [task for task in asyncio.all_tasks() if task.get_name() == "engine-outputs"]):
+            await asyncio.sleep(0)
+        tasks[0].cancel()
+        for ask in (lambda: waiting, lambda: anext(llm.generate([1], SamplingParams(3)))):
+            with pytest.raises(EngineDeadError, match="client: the output task was cancelled"):
+                await asyncio.wait_for(ask(), 5)
+        with pytest.raises(EngineDeadError, match="the output task was cancelled"):
+            llm.check_health()
+        deadline = time.monotonic() + 5
+        while llm.client.pids and any(running(pid) for pid in llm.client.pids.values()):
+            assert time.monotonic() < deadline, "a rank outlived the engine"
+            await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        async with AsyncLLM(config_for(2), factory) as llm:
+            await end(llm)
 
     asyncio.run(run())
 

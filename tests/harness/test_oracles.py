@@ -71,6 +71,10 @@ def test_order_accepts_a_rank_that_sees_a_gap_and_leaves() -> None:
 def test_order_finds_output_messages_out_of_order() -> None:
     outputs = [call(10 + n, "client", "output.recv", "after", "outputs", 1, n) for n in (1, 3)]
     assert sentences("ORDER", outputs) == ["output message 3 came where 2 was due"]
+    refused = mark(20, "request.failed", "EngineDeadError", number=0, ok=False, text=DEAD)
+    assert sentences("ORDER", [*outputs, refused]) == []
+    read_on = call(15, "client", "output.recv", "after", "outputs", 1, 4)
+    assert sentences("ORDER", [*outputs, read_on, refused]) == ["output message 3 came where 2 was due"]
 
 
 def test_order_finds_tokens_after_the_end() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import plan as plans
+from harness import primitives
 from harness.scenario import ScenarioError, parse, read, resolve, shipped
 from harness.targets import get
 
@@ -121,3 +122,11 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ScenarioError, match="UTF-8"):
         resolve(str(binary))
+
+
+def test_every_primitive_of_the_reports_has_a_scenario_or_a_reason() -> None:
+    users = primitives.uses(shipped())
+    used = {code for code, names in users.items() if names}
+    assert used.isdisjoint(primitives.WITHOUT)
+    assert used | primitives.WITHOUT.keys() == primitives.PRIMITIVES.keys()
+    assert len(used) >= 24
