@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from harness.faults import Fault, OnFrames
+from harness.faults import Fault, OnClient, OnFrames
 from harness.history import FaultCount, History
 from harness.instant import Instant
+from harness.oracles import outcome
 
 _NEAR = 3
 
@@ -26,6 +27,8 @@ def explained(history: History) -> tuple[FaultCount, ...]:
 def _why(history: History, fault: Fault) -> str:
     if isinstance(fault, OnFrames):
         return _frame(history, fault)
+    if isinstance(fault, OnClient):
+        return _request(history, fault)
     at = getattr(fault, "at", None)
     return _instant(history, at) if isinstance(at, Instant) else ""
 
@@ -53,6 +56,15 @@ def _frame(history: History, fault: OnFrames) -> str:
     if times := passed[fault.frame]:
         return f"{fault.frame} came {_times(times)} {where}, never a {_nth(fault.nth)}"
     return f"no {fault.frame} came {where}{_hint(fault.frame, list(passed))}"
+
+
+def _request(history: History, fault: OnClient) -> str:
+    asked = next((request for request in outcome.requests(history) if request.number == fault.request), None)
+    if asked is None:
+        return f"r{fault.request} was never sent"
+    tokens = len(asked.tokens)
+    how = "was left" if asked.given_up is not None else "failed" if asked.failed else "ended"
+    return f"r{fault.request} {how} with {tokens} token{'s' * (tokens != 1)}"
 
 
 def _named(site: str, kind: str) -> str:

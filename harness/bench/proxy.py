@@ -37,13 +37,13 @@ from harness.proxy.handle import Proxy
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-ROUNDS = 15
+ROUNDS = 40
 """Rounds if nothing else is said."""
 
-MESSAGES = 20_000
+MESSAGES = 10_000
 """Frames of one measurement of throughput if nothing else is said."""
 
-TRIPS = 1000
+TRIPS = 300
 """Round trips of one measurement."""
 
 MOST_ADDED = 60.0
@@ -121,7 +121,7 @@ def table(result: dict[str, Any]) -> RenderableType:
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    grid.add_column("")
+    grid.add_column("", no_wrap=True)
     for heading in ("round trip, us", "added, us", "95 %", "frames/s", "95 %"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for row in result["rows"]:

@@ -12,17 +12,13 @@ class HighWater(
     """From ``at`` on each socket of ``link`` that the role binds or connects may hold ``messages`` each way.
 
     SNDHWM and RCVHWM are set just before the bind or connect, over whatever the engine has chosen; one whose ``before``
-    is ``at`` is the first. What lies in the kernel's buffers comes on top. Fires with the first socket; every socket
-    has it until its end.
+    is ``at`` is the first. What lies in the kernel's buffers comes on top. A publisher, and a subscriber with its
+    subscriptions, drops what it has no room for; any other sender waits. Fires with the first socket; every socket has
+    it until its end.
     """
 
     link: str
     messages: int = 1
-
-    @property
-    def cost(self) -> float:
-        """Nothing is lost and nothing takes longer by it alone."""
-        return 0.0
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""

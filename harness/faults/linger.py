@@ -18,11 +18,6 @@ class Linger(InstantFault, frozen=True, kw_only=True, forbid_unknown_fields=True
     link: str
     milliseconds: int = -1
 
-    @property
-    def cost(self) -> float:
-        """It comes when the engine is leaving; nobody waits for it before."""
-        return 0.0
-
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
         if not -1 <= self.milliseconds <= 600_000:

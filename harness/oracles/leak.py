@@ -6,7 +6,7 @@ of its cache is in use. When the last reference to the engine's client is gone, 
 
 from __future__ import annotations
 
-from harness.history import Event, History
+from harness.history import History
 from harness.targets import Target
 from harness.verdict import Finding
 
@@ -16,17 +16,12 @@ def check(history: History, target: Target) -> list[Finding]:
     if history.ended != "done":
         return []
     kept = [event for event in history.of("client", "demand") if not event.ok and event.kind in _WORDS]
-    return [Finding("LEAK", _sentence(event), "client", event.t) for event in kept]
+    return [Finding("LEAK", _WORDS[event.kind].format(event.text), "client", event.t) for event in kept]
 
 
 _WORDS = {
-    "requests": "the engine still holds {value} requests although every stream is over: {text}",
+    "requests": "the engine still holds {} although every stream is over",
     "pages": "pages of the cache are still in use although every stream is over",
     "reference": "the engine's client is still there although nothing refers to it any more",
-    "processes": "{text} runs on although nothing refers to the engine's client any more",
+    "processes": "{}: still running although nothing refers to the engine's client any more",
 }
-
-
-def _sentence(event: Event) -> str:
-    sentence = _WORDS[event.kind].format(value=event.value, text=event.text)
-    return sentence.replace("1 requests", "1 request") if event.value == 1 else sentence

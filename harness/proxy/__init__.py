@@ -1,4 +1,4 @@
-"""A ZMTP-aware proxy process: it carries links between roles, and drops or holds single frames of them by rule.
+"""A ZMTP-aware proxy process: it carries links between roles, and does by rule what a bad link does to frames.
 
 `Proxy` (in `handle`) starts and drives it from the parent; the records both sides speak are in `records`.
 """

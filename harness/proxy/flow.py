@@ -124,16 +124,18 @@ class Flow:
         """Put messages in the ledger that have gone on; they came at `arrived`."""
         leg, direction, connection = self.leg, self.direction, self._connection
         link, connector = leg.link, leg.connector
-        add, count, name = self._ledger.add, self._tally.count, self._name
+        add, count, name = self._ledger.add, self._tally.count, self._words.name
         for message in messages:
             frames = message.frames
             if len(frames) == 1:
-                frame = frames[0]
-                kind, number = name([frame.body])
-                size = len(frame.raw)
+                bodies, size = [frames[0].body], len(frames[0].raw)
             else:
-                kind, number = name(message.bodies)
-                size = sum([len(frame.raw) for frame in frames])
+                bodies, size = message.bodies, len(message.raw)
+            try:
+                kind, number = name(link, direction, bodies)
+            except WordError as error:
+                self._word_trouble(error)
+                kind, number = UNKNOWN, None
             add(Seen(arrived, link, connector, direction, connection, kind, number, count(kind), size, "passed", None))
 
     def _passes(self, units: Sequence[Unread]) -> TypeGuard[Sequence[Message]]:
@@ -254,17 +256,16 @@ class Flow:
             self._stall = None
         self._on_output()
 
-    def frames_of(self, hold: Hold) -> int:
-        """How many frames stand behind the hold, its own included, up to the next closed one."""
-        frames = sum(queued.hold is hold for queued in self._aside)
+    def kept(self) -> dict[Hold, int]:
+        """For each closed hold how many frames stand behind it, its own included, up to the next closed one."""
+        found = {queued.hold: 1 for queued in self._aside if queued.hold is not None}
+        last: Hold | None = None
         for queued in self._queue:
-            if queued.hold is hold:
-                frames = 1
-            elif frames and queued.stays:
-                break
-            elif frames:
-                frames += 1
-        return frames
+            if queued.stays:
+                last = queued.hold
+            if last is not None:
+                found[last] = found.get(last, 0) + 1
+        return found
 
     def hasten(self) -> None:
         """Carry as fast as it goes again."""

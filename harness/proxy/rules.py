@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -60,8 +60,8 @@ class Keeper(Protocol):
     def advance(self) -> None:
         """Let go what no closed hold stands before any more."""
 
-    def frames_of(self, hold: Hold) -> int:
-        """How many frames stand behind the hold, its own included, up to the next."""
+    def kept(self) -> Mapping[Hold, int]:
+        """For each closed hold how many frames stand behind it, its own included, up to the next closed one."""
 
 
 class Slowed(Protocol):
@@ -212,6 +212,10 @@ class RuleBook:
             one.live = False
         for tally in self._tallies.values():
             tally.disarm(state)
+        self.hasten(state)
+
+    def hasten(self, state: RuleState | None = None) -> None:
+        """What this rule (None: any rule) has slowed is as fast as before."""
         for flow in [flow for flow, why in self.slowed.items() if state in (None, why)]:
             del self.slowed[flow]
             flow.hasten()
@@ -220,8 +224,11 @@ class RuleBook:
 
     def held(self) -> list[Held]:
         """The holds in force, oldest first."""
+        kept: dict[Hold, int] = {}
+        for keeper in dict.fromkeys(hold.keeper for hold in self._holds):
+            kept.update(keeper.kept())
         return [
-            Held(hold.state.rule.index, hold.keeper.frames_of(hold), hold.release_at_ns, hold.state.rule.until_signal)
+            Held(hold.state.rule.index, kept.get(hold, 0), hold.release_at_ns, hold.state.rule.until_signal)
             for hold in self._holds
         ]
 

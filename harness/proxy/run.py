@@ -60,9 +60,9 @@ class Entrance:
                 why = f"cannot listen at {self._address} again: {error.strerror or error}"
                 self._run.ledger.trouble(why, self.leg.link, self.leg.connector)
 
-    def frames_of(self, hold: Hold) -> int:
-        """None: it is connections that are kept out."""
-        return 0
+    def kept(self) -> dict[Hold, int]:
+        """No frame: it is connections that are kept out."""
+        return {}
 
     def _listen(self, text: str) -> Doorway:
         door = Doorway(text)
@@ -236,6 +236,7 @@ class Run:
         state.open = True
         holds = self.book.of(state.rule.index)
         self.ledger.released(state.rule.index, by, len(holds))
+        self.book.hasten(state)
         self.book.let_go(holds)
 
     def _let_go(self, holds: list[Hold], by: Ending) -> None:

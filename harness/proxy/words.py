@@ -42,11 +42,10 @@ class Words(msgspec.Struct, frozen=True):
         try:
             found = self.classify(link, direction, frames)
             kind, number = found.kind, found.number
-            fits = number is None or _LEAST <= number <= _MOST
+            if type(kind) is str and (number is None or _LEAST <= number <= _MOST):
+                return kind, number
         except Exception as error:  # foreign code
             raise WordError(f"classify failed: {type(error).__name__}: {error}") from error
-        if fits and isinstance(kind, str):
-            return kind, number
         raise WordError(
             f"classify returned kind {kind!r} and number {number!r}; expected a string and an integer or None"
         )

@@ -105,7 +105,7 @@ def hunt_table(result: HuntResult) -> RenderableType:
 
 def list_table(scenarios: Iterable[Scenario]) -> Table:
     """Every scenario on one line."""
-    table = _table("scenario", ">plans", "report", "title")
+    table = _table("!scenario", ">plans", "report", "title")
     for scenario in scenarios:
         _add(table, scenario.name, str(len(scenario.members)), scenario.report or "-", scenario.title)
     return table
@@ -113,9 +113,9 @@ def list_table(scenarios: Iterable[Scenario]) -> Table:
 
 def primitives_table(users: Mapping[str, Sequence[str]]) -> Table:
     """What public reports need, each with the scenarios that use it, or the reason why none does."""
-    table = _table("", "primitive", "scenarios")
+    table = _table("!", "primitive", "!scenarios")
     for code, words in PRIMITIVES.items():
-        said = Text("\n".join(users[code])) if users[code] else Text(f"none: {WITHOUT[code]}", style="dim")
+        said = Text("\n".join(users[code])) if users[code] else Text(f"none: {WITHOUT.get(code, 'not yet')}", style="dim")
         _add(table, code, words, said)
     return table
 
@@ -152,7 +152,7 @@ def sites_of(history: History) -> list[SiteCount]:
 
 def sites_table(counts: Sequence[SiteCount]) -> Table:
     """The sites of one run, each as its first instant: role by role, with how often it is passed."""
-    table = _table("instant", ">times")
+    table = _table("!instant", ">times")
     before = ""
     for count in counts:
         if before and count.role != before:
@@ -173,7 +173,7 @@ def faults_table(entries: Sequence[Entry]) -> Group:
     """The catalogue of faults, a table for each family: what each does, and an example."""
     parts: list[Table | Text] = []
     for family, words in _FAMILY_WORDS.items():
-        table = _table(family, words)
+        table = _table(f"!{family}", words)
         for entry in entries:
             if entry.family == family:
                 _add(table, entry.kind, Text(entry.sentence).append(f"\n{entry.example}", style="dim"))
@@ -183,7 +183,7 @@ def faults_table(entries: Sequence[Entry]) -> Group:
 
 def fault_page(entry: Entry) -> Group:
     """One kind of fault in full."""
-    table = _table("setting", "is", "if left out")
+    table = _table("!setting", "is", "if left out")
     for setting in entry.settings:
         _add(table, setting.name, setting.type, "needed" if setting.default is None else setting.default)
     head = Text(entry.kind, style="bold").append(f": {entry.sentence}", style="default")
@@ -203,10 +203,12 @@ def _toml(word: str) -> str:
 
 def _table(*heads: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    # What is long is folded, so that no other column has to go; not a figure (>), nor a name that is to be typed (!).
     for head in heads:
-        right = head.startswith(">")
-        # What is long is folded, so that no other column has to go: a figure is never long.
-        table.add_column(head.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+        right, whole = head.startswith(">"), head.startswith("!")
+        table.add_column(
+            head.lstrip(">!"), justify="right" if right else "left", no_wrap=right or whole, overflow="fold"
+        )
     return table
 
 

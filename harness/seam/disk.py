@@ -104,6 +104,7 @@ def small_disk(folder: Path) -> int:
     options = f"size={SPACE},nr_inodes={NAMES},mode=700".encode()
     if libc.mount(b"nowedge", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options):
         why = os.strerror(ctypes.get_errno())
+        folder.rmdir()
         raise DiskError(f"full_disk needs a file system of its own, which only root may make (mount: {why})")
     held = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     libc.umount2(os.fsencode(folder), _MNT_DETACH)

@@ -146,7 +146,7 @@ def _bind(seam: Seam, original: Any, self: Any, addr: Any) -> Any:
         _depth.binding = None
     _limit_messages(self, link)
     result = original(self, addr)
-    sockets.bound.setdefault(link, []).append((_text(addr), self.type))
+    sockets.bound.setdefault(link, []).append((_text(self.getsockopt(zmq.LAST_ENDPOINT)), self.type))
     seam.after(f"{link}.bind", progress=False)
     return result
 

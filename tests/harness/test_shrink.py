@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
+from msgspec import structs
 
 from harness import trial
-from harness.faults import Delay, Hold, Kill, Stop
+from harness.faults import Delay, Hold, Kill, Lag, Stall, Stop
 from harness.history import History
 from harness.instant import Instant
 from harness.plan import Plan, Request, Topology, Workload, check
@@ -131,6 +132,22 @@ def test_a_stop_shrinks_in_time_in_roles_and_with_the_ranks() -> None:
     assert {fault.also for fault in stops} >= {("dp0.rank2",), ("dp0.rank0",)}
     assert {str(fault.at) for fault in stops} >= {"dp0.rank1:relay.recv[step]#2:after", str(at).replace("#2", "#1")}
     assert [fault.seconds for variant in steadier(plan) for fault in variant.faults] == [1.0, 1.0]  # type: ignore[union-attr]
+
+
+def test_faults_of_a_link_shrink_in_their_number_their_time_and_what_they_are_for() -> None:
+    lag = Lag("relay", "step", "dp0.rank1", count=5, seconds=0.37, match="r1", direction="to_connector")
+    ends = Instant("dp0.rank0", "output.send")
+    plan = Plan(faults=(lag, Stall("relay", "step", "dp0.rank1", 2, ends, 0.37)))
+    found = {fault for smaller in reductions(plan) if len(smaller.faults) == 2 for fault in smaller.faults}
+    assert {structs.replace(lag, **one) for one in ({"count": 1}, {"seconds": 1.0}, {"match": None})} <= found
+    assert structs.replace(lag, direction="either") in found
+    assert {
+        Stall("relay", "step", "dp0.rank1", 2, None, 0.37),
+        Stall("relay", "step", "dp0.rank1", 2, ends, 0.1),
+    } <= found
+    longer = [fault for variant in steadier(plan) for fault in variant.faults]
+    assert structs.replace(lag, seconds=1.0) in longer
+    assert Stall("relay", "step", "dp0.rank1", 2, None, 1.0) in longer
 
 
 @settings(max_examples=25)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import select
 import socket
 import threading
@@ -78,6 +79,44 @@ def test_garbage_is_refused_at_the_same_byte_and_never_lost(stream: bytes, cuts:
     units, rest, fault = read(chunked(stream, cuts))
     assert (units, rest, fault) == read([stream])
     assert b"".join(unit.raw for unit in units) + rest == stream
+
+
+@settings(max_examples=50, deadline=None)
+@given(streams)
+def test_every_place_where_a_stream_can_be_cut_gives_the_same_units(stream: bytes) -> None:
+    whole = read([stream])
+    for cut in range(len(stream)):
+        assert read([stream[:cut], stream[cut:]]) == whole
+    assert read([stream[at : at + 1] for at in range(len(stream))]) == whole
+
+
+def test_a_large_frame_in_many_pieces_is_one_unit() -> None:
+    body = random.Random(0).randbytes(16 << 20)
+    stream = encode_greeting() + encode_message([b"head", body]) + encode_frame(b"tail")
+    for size in (1000, 65_536, 1 << 20):
+        units, rest, fault = read([stream[at : at + size] for at in range(0, len(stream), size)])
+        assert (rest, fault) == (b"", None)
+        assert [unit.bodies for unit in units if isinstance(unit, Message)] == [[b"head", body], [b"tail"]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(bodies, st.booleans(), st.booleans())
+def test_a_frame_that_is_encoded_is_read_back_with_its_flags(body: bytes, more: bool, wide: bool) -> None:
+    encoded = encode_frame(body, more=more, long=wide or len(body) > 255)
+    _, frame = Parser().feed(encode_greeting() + encoded)
+    assert isinstance(frame, Frame)
+    assert (frame.body, frame.data, frame.raw) == (body, body, encoded)
+    assert (frame.more, frame.long, frame.command) == (more, wide or len(body) > 255, False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=255), bodies)
+def test_a_command_that_is_encoded_is_read_back(name: str, data: bytes) -> None:
+    encoded = encode_command(name, data)
+    _, frame = Parser().feed(encode_greeting() + encoded)
+    assert isinstance(frame, Frame)
+    assert (frame.name, frame.data, frame.raw) == (name, data, encoded)
+    assert (frame.command, frame.more) == (True, False)
 
 
 @settings(max_examples=50, deadline=None)

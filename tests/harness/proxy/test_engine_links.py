@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import msgspec
 import pytest
@@ -220,6 +221,22 @@ def test_a_start_with_a_wrong_frame_is_refused(
     assert starts_in(history) < timeouts_of(plan()).startup
 
 
+@pytest.mark.parametrize(
+    ("link", "frame", "words"),
+    [
+        ("startup", "hello", "Hello on startup is of another run"),
+        ("startup", "init", "HandshakeError: startup: INIT of foreign epoch"),
+        ("startup", "ready", "EngineReady on startup is of another run"),
+        ("input", "welcome", "greeted with"),
+    ],
+)
+def test_a_start_with_a_frame_of_another_run_is_refused(world: RealWorld, link: str, frame: str, words: str) -> None:
+    history, verdict = run(world, plan(Foreign(link, frame, LEAD)))
+    assert verdict.ok, verdict
+    assert (verdict.refused, fired(verdict)) == (1, [1])
+    assert told(history).startswith(f"StartupError|{LEAD}|{words}")
+
+
 @pytest.mark.parametrize("link", ["startup", "input", "output"])
 def test_rank_0_waits_for_a_client_that_listens_a_little_later(world: RealWorld, link: str) -> None:
     history, verdict = run(world, plan(Refuse(link, "connect", LEAD, or_after=0.4)))
@@ -322,6 +339,21 @@ def test_a_rank_that_cannot_connect_any_more_is_named(world: RealWorld, relay: s
     assert (verdict.refused, fired(verdict)) == (1, [1])
     assert told(history).startswith(f"EngineDeadError|{OTHER}|")
     assert {frame.connection for frame in history.frames if frame.connector == OTHER} == {1}
+
+
+@pytest.mark.parametrize("direction", ["either", "to_binder", "to_connector"])
+def test_a_join_is_the_victim_s_own_unless_a_plan_names_the_other_direction(
+    world: RealWorld, direction: Literal["either", "to_binder", "to_connector"]
+) -> None:
+    late = Lag("relay", "READY", OTHER, seconds=0.3, direction=direction)
+    history, verdict = run(world, plan(late))
+    assert verdict.ok, verdict
+    assert (verdict.served, fired(verdict)) == (1, [1])
+    held = [(frame.kind, frame.direction) for frame in history.frames if frame.fate == "held"]
+    assert held[0] == ("READY", "to_connector" if direction == "to_connector" else "to_binder")
+    caught = next(frame.t for frame in history.frames if frame.fate == "held")
+    came = next(event.t for event in history.of(OTHER, "relay.recv", "after") if event.kind == "go")
+    assert came - caught >= 0.3 * SECOND
 
 
 @pytest.mark.parametrize("relay", SAFE)

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from harness.proxy import Released, Trouble
+from harness.proxy import FrameRule, ProxyError, Released, Trouble
 from harness.zmtp import encode_frame, encode_greeting
 from tests.harness.proxy.legs import LIMIT, Link, Raw, Sock, both, events, exactly, rule, until
 
@@ -70,6 +70,22 @@ def test_lag_touches_the_named_frames_and_those_behind_them_only(link: Link) -> 
         ("hello", "released"),
     ]
     assert [(r.by, r.holds) for r in link.proxy.ledger().records if isinstance(r, Released)] == [("time", 1)]
+
+
+def test_very_many_frames_can_be_on_their_way(link: Link) -> None:
+    link.begin(rule("lag", "*", count=10**6, after=600.0))
+    push, pull = link.pair(zmq.PUSH, zmq.PULL)
+    push.set_hwm(0)
+    pull.set_hwm(0)
+    sent = [b"step %d" % number for number in range(20_000)]
+    for message in sent:
+        push.send(message)
+    until(lambda: link.counts(1)[2] == len(sent), "all frames to be on their way")
+    status = link.proxy.status()
+    assert [held.frames for held in status.held] == [1] * len(sent)
+    assert status.next_timer_ns == status.held[0].release_at_ns
+    link.proxy.heal()
+    assert [pull.recv() for _ in sent] == sent
 
 
 def test_what_is_late_arrives_though_its_sender_has_ended(link: Link) -> None:
@@ -321,6 +337,59 @@ def test_a_refused_path_that_somebody_else_has_taken_is_told(link: Link) -> None
     assert "again" in trouble
 
 
+# commands
+
+
+@pytest.mark.parametrize("action", [None, "hold", "lag", "stall", "drop"])
+def test_a_peer_whose_ready_does_not_come_has_not_joined(link: Link, action: str | None) -> None:
+    link.begin(*([] if action is None else [rule(action, "READY", direction="to_binder", after=600.0)]))
+    pull, push = link.pair(zmq.PULL, zmq.PUSH)
+    monitor = pull.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    if action != "drop":  # a message without a READY before it would end the connection
+        push.send(b"step 1")
+    if action is None:
+        assert monitor.poll(int(LIMIT * 1000))
+        assert pull.recv() == b"step 1"
+    else:
+        until(lambda: link.seen("READY", "dropped" if action == "drop" else "held"), "the READY to be caught")
+        assert not monitor.poll(int(1000 * LATE))
+        assert not pull.poll(0)
+        assert link.counts(1) == (1, 1, 1)
+    if action not in (None, "drop"):
+        link.proxy.release(1)
+        assert monitor.poll(int(LIMIT * 1000))
+        assert pull.recv() == b"step 1"
+    pull.disable_monitor()
+
+
+def test_a_ready_that_is_overtaken_breaks_the_handshake(link: Link) -> None:
+    link.begin(rule("reorder", "READY", direction="to_binder"))
+    pull, push = link.pair(zmq.PULL, zmq.PUSH)
+    with pull.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) as monitor:
+        push.send(b"step 1")
+        assert monitor.poll(int(LIMIT * 1000))
+        pull.disable_monitor()
+    assert [(s.kind, s.fate) for s in link.seen() if s.direction == "to_binder"][:3] == [
+        ("READY", "held"),
+        ("step", "passed"),
+        ("READY", "released"),
+    ]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_heartbeats_that_are_not_answered_end_the_connection(link: Link, lost: bool) -> None:
+    link.begin(*([rule("drop", "PONG", nth=3, count=10**6)] if lost else []))
+    pull, push = link.socket(zmq.PULL), link.socket(zmq.PUSH)
+    push.set(zmq.HEARTBEAT_IVL, 10)
+    push.set(zmq.HEARTBEAT_TIMEOUT, 300 if lost else int(LIMIT * 1000))
+    pull.bind(link.up)
+    with push.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+        push.connect(link.listen)
+        until(lambda: len(link.seen("PONG")) > 5, "heartbeats")
+        assert bool(monitor.poll(int(LIMIT * 1000) if lost else 0)) is lost
+        push.disable_monitor()
+
+
 # which frames
 
 
@@ -424,13 +493,14 @@ def test_a_rule_that_is_withdrawn_lets_go_what_it_holds(link: Link, action: str)
     assert pull.recv() == b"step 2"
 
 
-def test_a_slow_link_is_quick_again_once_its_rule_is_withdrawn(link: Link) -> None:
+@pytest.mark.parametrize("ends", ["withdraw", "release"])
+def test_a_slow_link_is_quick_again_once_its_rule_is_withdrawn_or_released(link: Link, ends: str) -> None:
     link.begin()
     push, pull = link.pair(zmq.PUSH, zmq.PULL)
     link.proxy.add(rule("slow", rate=10))
     push.send_multipart([b"step 1", bytes(10_000)])
     assert not pull.poll(int(1000 * LATE))
-    link.proxy.withdraw(1)
+    getattr(link.proxy, ends)(1)
     assert pull.recv_multipart() == [b"step 1", bytes(10_000)]
 
 
@@ -448,3 +518,34 @@ def test_a_refusal_can_begin_and_end_while_a_run_goes_on(link: Link) -> None:
     assert not pull.poll(int(1000 * LATE))
     link.proxy.withdraw(1)
     assert pull.recv() == b"step 3"
+
+
+def test_a_rule_that_is_added_after_faults_were_healed_acts(link: Link) -> None:
+    link.begin(rule("drop", count=100))
+    push, pull = link.pair(zmq.PUSH, zmq.PULL)
+    link.proxy.heal()
+    link.proxy.add(rule("drop", index=2))
+    for number in (1, 2):
+        push.send(b"step %d" % number)
+    assert pull.recv() == b"step 2"
+    assert (link.counts(1), link.counts(2)) == ((1, 0, 0), (1, 1, 1))
+
+
+def test_wrong_requests_while_a_run_goes_on_are_refused_and_change_nothing(link: Link) -> None:
+    link.begin(rule("drop", "hello"))
+    for wrong, words in (
+        (rule("drop"), "rule 1: the index is used twice"),
+        (rule("lag", index=2), "rule 2: a lag needs after"),
+        (rule("slow", index=2), "rule 2: a slow needs rate"),
+        (rule("drop", index=2, match=b""), "rule 2: match is empty"),
+        (rule("drop", index=2, connection=0), "rule 2: connection must be 1 or more, not 0"),
+        (FrameRule(2, "drop", "relay", "dp0.rank9", "step"), "rule 2: no leg relay of dp0.rank9; there is: relay of"),
+    ):
+        with pytest.raises(ProxyError, match=words):
+            link.proxy.add(wrong)
+    with pytest.raises(ProxyError, match="no rule 2 to withdraw; there is: 1"):
+        link.proxy.withdraw(2)
+    push, pull = link.pair(zmq.PUSH, zmq.PULL)
+    for message in (b"hello", b"step 1"):
+        push.send(message)
+    assert pull.recv() == b"step 1"
