@@ -105,7 +105,7 @@ def embedded() -> np.ndarray[Any, Any]:
         Change("engine/client/sync.py", "if not self._receiver.await_release(parcel, deadline):", "if False:"),
         Change("engine/client/aio.py", "await released", "await asyncio.sleep(0)"),
     ),
-    kin=("I12", "I13", "I21", "I30"),
+    kin=("I12", "I13", "I21", "I30", "I39"),
 )
 @both_kinds
 def test_a_request_returns_when_its_array_has_left_and_not_before(kind: str) -> None:
@@ -238,6 +238,7 @@ def test_unread_outputs_take_the_memory_of_what_they_hold_until_they_are_read(ki
         Change(CODEC, "finally:\n    self._aux, self._used = (), 0", "finally:\n    pass"),
         Change(CODEC, "finally:\n    self._aux = []", "finally:\n    pass"),
     ),
+    kin=("I5",),
 )
 @both_kinds
 def test_what_was_sent_and_what_was_answered_take_no_memory_afterwards(kind: str, tracing: None) -> None:

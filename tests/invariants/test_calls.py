@@ -50,7 +50,7 @@ ONE_ID_FOR_ALL = Change("engine/client/calls.py", "call_id = next(self._ids) % _
 @invariant(
     "I29",
     breaks=ONE_ID_FOR_ALL,
-    kin=("I17", "I30", "I32", "I33"),
+    kin=("I7", "I8", "I11", "I17", "I30", "I32", "I33"),
 )
 @both_kinds
 def test_each_reply_reaches_its_own_call(kind: str) -> None:
@@ -70,7 +70,7 @@ def test_each_reply_reaches_its_own_call(kind: str) -> None:
         'method, future = self._open.pop(reply.call_id, ("", None))',
         "method, future = self._open.pop(reply.call_id)",
     ),
-    kin=("I30", "I32"),
+    kin=("I30", "I32", "I43"),
 )
 @both_kinds
 def test_replies_for_nobody_disturb_nobody(kind: str) -> None:
@@ -107,7 +107,7 @@ def test_replies_for_nobody_disturb_nobody(kind: str) -> None:
         Change("engine/client/aio.py", "calls.leave(call_id)", "pass"),
         Change("engine/client/sync.py", "calls.leave(call_id)", "pass"),
     ),
-    kin=("I31", "I32"),
+    kin=("I31", "I32", "I43"),
 )
 @both_kinds
 def test_a_call_that_was_given_up_is_forgotten_and_the_next_one_works(kind: str) -> None:
@@ -295,7 +295,7 @@ def test_a_call_that_fails_says_what_and_why_and_the_engine_goes_on(kind: str) -
 # ---- I32 ----
 
 
-@invariant("I32", breaks=ONE_ID_FOR_ALL, kin=("I17", "I29", "I30", "I33"))
+@invariant("I32", breaks=ONE_ID_FOR_ALL, kin=("I7", "I8", "I11", "I17", "I29", "I30", "I33"))
 @both_kinds
 def test_the_answer_to_a_collective_call_that_timed_out_is_not_taken_for_the_next(kind: str, gate: Gate) -> None:
     with serving(kind, 2, _with_stuck(gate), keep=[gate.fileno()]) as caller:

@@ -114,7 +114,11 @@ def fall_silent(ports: Ports) -> NoReturn:
         threading.Event().wait()
 
 
-@invariant("I20", breaks=taken_for_dead("frames == [ENGINE_CORE_DEAD, ENGINE_CORE_DEAD]"), kin=(*KIN, "I21"))
+@invariant(
+    "I20",
+    breaks=taken_for_dead("frames == [ENGINE_CORE_DEAD, ENGINE_CORE_DEAD]"),
+    kin=(*KIN, "I21", "I17", "I18", "I32"),
+)
 @both_kinds
 def test_the_dead_frame_alone_is_a_death_although_nobody_ever_tells_its_cause(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -152,7 +156,7 @@ def over(caller: Caller) -> bool:
         ),
         Change(SYNC, "if not self._resources.latch.wait(CAUSE_LIMIT):", "if not self._resources.latch.wait(0):"),
     ),
-    kin=KIN,
+    kin=(*KIN, "I17", "I18", "I32"),
 )
 @both_kinds
 def test_a_dead_frame_that_comes_before_its_cause_waits_for_it(kind: str, gate: Gate) -> None:
@@ -203,7 +207,7 @@ LATE: dict[str, Callable[[Caller], Any]] = {
             SYNC, "self._resources.latch.wait(CAUSE_LIMIT)\nself._resources.die(error)", "self._resources.die(error)"
         ),
     ),
-    kin=KIN,
+    kin=(*KIN, "I37"),
 )
 @both_kinds
 @pytest.mark.parametrize("call", LATE)

@@ -134,7 +134,7 @@ CASES = [pytest.param(kind, cause, id=f"{kind}-{cause.name}") for cause in CAUSE
         ),
         Change(SYNC, "for released in list(self._unsent):\n    released.set()", "pass"),
     ),
-    kin=kin_of("I12"),
+    kin=(*kin_of("I12"), "I35"),
 )
 @invariant(
     "I13",
@@ -143,7 +143,7 @@ CASES = [pytest.param(kind, cause, id=f"{kind}-{cause.name}") for cause in CAUSE
         Change(AIO, 'self._resources.die(EngineDeadError(CLIENT_ROLE, f"the receiver task {how}"))', "pass"),
         Change(SYNC, "self._resources.die(EngineDeadError(CLIENT_ROLE, cause))", "pass"),
     ),
-    kin=kin_of("I13"),
+    kin=(*kin_of("I13"), "I17"),
 )
 @pytest.mark.parametrize(("kind", "cause"), CASES)
 def test_everybody_who_waits_has_the_same_error_with_its_cause(
@@ -162,7 +162,7 @@ def test_everybody_who_waits_has_the_same_error_with_its_cause(
 @invariant(
     "I13",
     breaks=Change(AIO, "self.task.add_done_callback(self._receiver_ended)", "pass"),
-    kin=kin_of("I13"),
+    kin=(*kin_of("I13"), "I17"),
 )
 def test_a_receiver_that_is_cancelled_before_its_first_step_is_a_death(factory: ForkFactory) -> None:
     client = AsyncMPClient(config_for(1, timeouts=PATIENT), factory)
@@ -221,7 +221,7 @@ FIRST: dict[str, Callable[[Caller], Any]] = {
         ),
         Change(SYNC, "self.inbox.close()", "pass"),
     ),
-    kin=kin_of("I10"),
+    kin=(*kin_of("I10"), "I15", "I16", "I17", "I18", "I22", "I37", "I39", "I40"),
 )
 @both_kinds
 @pytest.mark.parametrize("call", FIRST)
@@ -246,7 +246,7 @@ def test_the_first_call_of_all_after_a_death_has_its_error(kind: str, call: str)
         Change(INBOX, "self._closed = True\nself._changed.notify_all()", "self._closed = True\nself._changed.notify()"),
         Change(INBOX, "self._closed = True\nself._changed.notify_all()", "self._changed.notify_all()"),
     ),
-    kin=kin_of("I10"),
+    kin=(*kin_of("I10"), "I15", "I16", "I17", "I18", "I22", "I24", "I26", "I37", "I39", "I40", "I41"),
 )
 @both_kinds
 def test_every_reader_that_waits_has_the_error_and_so_has_every_later_read(kind: str) -> None:
@@ -280,7 +280,7 @@ def test_every_reader_that_waits_has_the_error_and_so_has_every_later_read(kind:
             "for _, future in list(waiting.values())[:1]:",
         ),
     ),
-    kin=(*kin_of("I11"), "I30"),
+    kin=(*kin_of("I11"), "I30", "I15", "I17", "I32", "I39", "I43"),
 )
 @both_kinds
 def test_every_open_utility_call_fails_and_so_does_every_later_one_and_none_stays(kind: str) -> None:
@@ -321,7 +321,7 @@ def condemned(caller: Caller) -> EngineDeadError:
             "self._death, self._raised = _twin(error), lambda: None",
         ),
     ),
-    kin=kin_of("I14"),
+    kin=(*kin_of("I14"), "I15", "I16", "I17", "I18", "I30", "I32", "I37", "I39", "I40"),
 )
 @both_kinds
 def test_a_dead_engine_takes_nothing_more_although_it_could_be_reached_and_its_cause_stays(kind: str) -> None:
@@ -364,7 +364,7 @@ SEEN_BY_ALL = ("SIGKILL", "exit 0", "exception in a step", "output socket lost")
 @invariant(
     "I12",
     breaks=Change("engine/client/seats.py", "say(guest.news, word)", "pass"),
-    kin=kin_of("I12"),
+    kin=(*kin_of("I12"), "I39", "I40"),
 )
 @both_kinds
 @pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.name in SEEN_BY_ALL], ids=str)

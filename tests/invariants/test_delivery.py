@@ -39,7 +39,7 @@ AIO, SYNC, RECEIVING = "engine/client/aio.py", "engine/client/sync.py", "engine/
         Change(CORE, "if refusal is not None:\n    self._result.tell(client, [refusal])", "pass"),
         Change(CORE, "self._result.tell(client, ended)", "pass"),
     ),
-    kin=("I3", "I23", "I24", "I25", "I26", "I28", "I33", "I39", "I40"),
+    kin=("I3", "I16", "I22", "I23", "I24", "I25", "I26", "I28", "I30", "I33", "I37", "I39", "I40"),
 )
 @both_kinds
 def test_every_request_has_one_end_and_nothing_comes_after_it(kind: str) -> None:
@@ -238,7 +238,7 @@ def waiting_for_abort(nth: int, bell: Bell) -> Callable[[str], None]:
         Change("engine/scheduler.py", "self._end(sequence)\nself.counters.aborted += 1", "self.counters.aborted += 1"),
         Change(CORE, "if reason is not None and key in aborted:", "if key in aborted:"),
     ),
-    kin=("I1", "I23", "I24", "I25", "I26"),
+    kin=("I1", "I23", "I24", "I25", "I26", "I30", "I33", "I39"),
 )
 @both_kinds
 def test_no_output_follows_an_abort_that_comes_in_the_middle_of_a_step(kind: str) -> None:
@@ -265,7 +265,7 @@ def test_no_output_follows_an_abort_that_comes_in_the_middle_of_a_step(kind: str
         Change(CORE, "self._result.tell(key[0], [output])", "self._result.tell(0, [output])"),
         Change(PORTS, "self._ports[client_index].send([], reply)", "self._ports[0].send([], reply)"),
     ),
-    kin=("I12", "I24", "I29"),
+    kin=("I12", "I24", "I29", "I39"),
 )
 @both_kinds
 def test_each_client_has_the_outputs_and_replies_of_its_own_calls(kind: str) -> None:

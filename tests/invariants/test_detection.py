@@ -53,7 +53,7 @@ def stop(caller: Caller, rank: int) -> None:
             return EngineDeadError(death.culprit, death.cause)
         """,
     ),
-    kin=("I18",),
+    kin=("I5", "I18"),
 )
 @both_kinds
 @pytest.mark.parametrize("victim", [0, 1])
@@ -185,7 +185,7 @@ def test_health_is_green_however_long_nothing_is_asked_or_all_is_paused(kind: st
         """,
         "resources = self._resources",
     ),
-    kin=("I14",),
+    kin=("I10", "I12", "I14", "I21"),
 )
 @both_kinds
 def test_health_is_red_for_ever_once_the_engine_is_dead(kind: str) -> None:
@@ -209,7 +209,7 @@ def test_health_is_red_for_ever_once_the_engine_is_dead(kind: str) -> None:
         "if any(has_failed(rank) for rank in ranks.all):\n    death = settle(ranks)",
         "if all(has_failed(rank) for rank in ranks.all):\n    death = settle(ranks)",
     ),
-    kin=("I15", "I17", "I30", "I32"),
+    kin=("I5", "I15", "I17", "I30", "I32"),
 )
 @both_kinds
 @pytest.mark.parametrize("moment", ["idle", "step", "collective"])
@@ -249,6 +249,7 @@ def test_a_rank_that_dies_is_noticed_at_once_whatever_goes_on(victim: int, momen
             """,
         ),
     ),
+    kin=("I5", "I21"),
 )
 @both_kinds
 def test_a_rank_that_raises_ends_the_engine_as_the_cause_of_it(kind: str) -> None:

@@ -83,6 +83,7 @@ def programs(tmp_path: Path) -> Iterator[Callable[[Callable[[Narrator], None]], 
         Change("engine/cli.py", "_leave(str(error), 1)", "_leave(str(error), 0)"),
         Change("engine/llm.py", "raise output.with_traceback(None)", "return"),
     ),
+    kin=("I1",),
 )
 @pytest.mark.parametrize("main", [serve_on_a_loop, serve_by_plain_calls, generate_text])
 def test_a_program_whose_engine_dies_ends_with_an_error(
@@ -102,6 +103,7 @@ def test_a_program_whose_engine_dies_ends_with_an_error(
         "except StopRequested:\n    code = ExitCode.STOPPED",
         'except StopRequested:\n    code = self._fail(ExitCode.STOPPED, self._role, "a stop was requested")',
     ),
+    kin=("I17", "I37", "I39", "I41"),
 )
 @pytest.mark.parametrize("main", [serve_on_a_loop, serve_by_plain_calls])
 def test_a_program_that_is_told_to_end_does_so_without_an_error(

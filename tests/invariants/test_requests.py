@@ -89,7 +89,7 @@ def test_aborts_of_what_is_not_under_way_do_no_harm_whenever_they_come(kind: str
         ),
         Change("engine/client/resources.py", "self.owed.discard(output.request_id)", "pass"),
     ),
-    kin=("I23", "I25", "I26", "I28", "I30", "I33"),
+    kin=("I1", "I3", "I9", "I23", "I25", "I26", "I28", "I30", "I33", "I39", "I41"),
 )
 @both_kinds
 def test_an_aborted_request_leaves_nothing_wherever_it_was(kind: str) -> None:

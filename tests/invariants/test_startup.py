@@ -30,7 +30,7 @@ from engine.parallel.group import TensorGroup
 from engine.rank import RankProcess
 from engine.startup import StartupLink
 from tests.engine.forks import ForkFactory, config_for, replace
-from tests.engine.wires import Before, ahead
+from tests.engine.wires import Before, ahead, all_of
 from tests.invariants import Change, invariant
 from tests.invariants.callers import PATIENT, both_kinds
 from tests.invariants.leavings import nothing_left
@@ -121,6 +121,16 @@ def raising(*_: object) -> NoReturn:
     raise MemoryError("no room")
 
 
+def stopping(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+failing_beside_a_stopped_one = all_of(
+    ahead(SECOND, Llama, "__init__", raising), ahead(LEAD, Llama, "__init__", stopping)
+)
+"""One rank fails, and the other one cannot leave by itself."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """What goes wrong, and the error that the caller gets."""
@@ -145,6 +155,9 @@ FAILURES = (
     Failure("no receiver", RuntimeError, "new thread", lambda: no_thread("engine-receiver"), kinds=("plain",)),
     Failure("no descriptors", StartupError, "file descriptors", few_descriptors),
     Failure("rank fails", StartupError, "dp0.rank1: MemoryError", before=ahead(SECOND, Llama, "__init__", raising)),
+    Failure(
+        "rank fails beside a stopped one", StartupError, "dp0.rank1: MemoryError", before=failing_beside_a_stopped_one
+    ),
     Failure("Ctrl-C", KeyboardInterrupt, "^$", factory=Interrupting),
 )
 CASES = [pytest.param(kind, failure, id=f"{kind}-{failure}") for failure in FAILURES for kind in failure.kinds]

@@ -63,6 +63,7 @@ def test_a_rank_whose_lifeline_thread_fails_ends_the_engine(victim: int, kind: s
             "with contextlib.suppress(zmq.ZMQError):\n    self.output.send_multipart(frames)",
         ),
     ),
+    kin=("I12",),
 )
 @both_kinds
 def test_an_error_in_rank_0_s_input_or_output_ends_the_engine(kind: str) -> None:
@@ -136,7 +137,7 @@ def test_a_monitor_thread_that_fails_ends_the_engine(kind: str, monkeypatch: pyt
             "del how",
         ),
     ),
-    kin=("I10", "I11", "I13"),
+    kin=("I6", "I10", "I11", "I13"),
 )
 @both_kinds
 def test_a_receiver_that_fails_ends_the_engine(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def fail() -> NoReturn:
             "    if self._closed: self._latch.check()\n    if deadline.expired():",
         ),
     ),
-    kin=("I2", "I6", "I39", "I40"),
+    kin=("I2", "I6", "I33", "I37", "I39", "I40"),
 )
 @both_kinds
 @pytest.mark.parametrize("victim", ["dp0.rank0", "dp0.rank1"])
@@ -76,7 +76,7 @@ def test_outputs_that_nobody_had_read_before_the_death_are_read_before_its_error
         "    self._take_the_rest()",
         "",
     ),
-    kin=("I6", "I39", "I40"),
+    kin=("I6", "I37", "I39", "I40"),
 )
 def test_outputs_and_death_that_are_found_together_come_in_this_order() -> None:
     """The loop itself stands still until the engine is dead."""
@@ -213,7 +213,7 @@ class BrokenHook(AsyncMPClient):
         Change(AIO, "finally:\n    self._put_held()", "finally:\n    self._held = None"),
         Change(AIO, "self._put_held()\nfor batch in self._batches():", "for batch in self._batches():"),
     ),
-    kin=("I2", "I5"),
+    kin=("I2", "I5", "I37"),
 )
 @pytest.mark.parametrize(
     ("hook", "what"), [(BrokenHook, "nothing more"), (StuckHook, "receiver cancelled"), (StuckHook, "engine dies")]

@@ -65,6 +65,7 @@ def wrong_requests() -> dict[str, Request]:
             "except ZeroDivisionError as error:",
         ),
     ),
+    kin=("I1",),
 )
 @both_kinds
 def test_a_wrong_request_fails_alone(kind: str) -> None:
