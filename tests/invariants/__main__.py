@@ -28,6 +28,9 @@ app = typer.Typer(
 )
 
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="I10", help="Only changes that break this promise.")]
+Having = Annotated[
+    list[str] | None, typer.Option("--change", metavar="TEXT", help="Only changes with this in their file or text.")
+]
 Listing = Annotated[bool, typer.Option("--list", help="Print promises, tests and changes; run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave the changed copies and their logs, and say where.")]
@@ -45,6 +48,7 @@ class MistakeError(Exception):
 @app.command()
 def run(
     only: Only = None,
+    having: Having = None,
     listing: Listing = False,
     json: Json = False,
     keep: Keep = False,
@@ -62,7 +66,7 @@ def run(
     from tests.invariants.listing import discover, gaps, mistakes
 
     found = discover()
-    missing = [] if only else gaps(found)
+    missing = [] if only or having else gaps(found)
     if listing:
         if json:
             typer.echo(encoding.dumps(showing.table_object(found, missing)))
@@ -72,11 +76,21 @@ def run(
     if wrong := mistakes(found):
         more = f" ({len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
         raise MistakeError(f"{wrong[0]}{more}")
-    raise typer.Exit(_try(only or (), missing, json=json, keep=keep, thorough=thorough, jobs=jobs, limit=limit))
+    raise typer.Exit(
+        _try(only or (), having or (), missing, json=json, keep=keep, thorough=thorough, jobs=jobs, limit=limit)
+    )
 
 
 def _try(
-    only: Sequence[str], missing: list[str], *, json: bool, keep: bool, thorough: bool, jobs: int, limit: float
+    only: Sequence[str],
+    having: Sequence[str],
+    missing: list[str],
+    *,
+    json: bool,
+    keep: bool,
+    thorough: bool,
+    jobs: int,
+    limit: float,
 ) -> int:
     from tests.invariants import showing, zygote
     from tests.invariants.judging import judge, judge_unchanged
@@ -85,8 +99,10 @@ def _try(
 
     found = discover()
     chosen = mutants(found, only)
+    if having:
+        chosen = [mutant for mutant in chosen if any(text in str(mutant.change) for text in having)]
     if not chosen:
-        raise MistakeError(f"no test lists a change for {' '.join(only) or 'any invariant'}")
+        raise MistakeError(f"no test lists a change for {' '.join([*only, *map(repr, having)]) or 'any invariant'}")
     console = Console(highlight=False, stderr=json)
     verdicts = []
     told: dict[str, Any] = {**showing.table_object(found, missing), "changes": []}

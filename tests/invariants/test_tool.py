@@ -199,6 +199,7 @@ def test_without_a_change_all_must_pass() -> None:
         (["--only", "I99"], "--only I99: expected one of I1 to I44"),
         (["--only", "I19"], "--only I19: it has no counterpart here: "),
         (["--jobs", "0"], "--jobs"),
+        (["--change", "no such line"], "no test lists a change for 'no such line'"),
         (["--nothing"], "No such option: --nothing"),
     ],
 )
