@@ -79,7 +79,10 @@ class AsyncLLM:
                 output = await stream.get()
                 if isinstance(output, EngineDeadError):
                     finished = True
-                    raise output.with_traceback(None)
+                    try:
+                        raise output.with_traceback(None)
+                    finally:
+                        del output  # its traceback holds this frame
                 finished = output.finish_reason is not None
                 yield msgspec.structs.replace(output, request_id=name)
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.clock import Deadline
 from engine.death import has_failed, settle
@@ -38,6 +38,9 @@ class EngineStopped(EngineDeadError):
         super().__init__(CLIENT_ROLE, cause)
         self.limit = limit
         self.drain = drain
+
+
+Dead = TypeVar("Dead", bound=EngineDeadError)
 
 
 class DeathLatch:
@@ -96,6 +99,8 @@ class DeathLatch:
             self._death = _twin(error)
             if error is self._stopping:
                 self._raised = weakref.ref(error)
+            if self._stopping is not None:
+                self._stopping = _twin(self._stopping)  # what may have been raised is nobody's here any more
             self._latched.set()
             listeners, self._listeners = self._listeners, []
         for listener in listeners:
@@ -124,7 +129,10 @@ class DeathLatch:
     def check(self) -> None:
         """Raise the latched error, if there is one."""
         if (error := self.error) is not None:
-            raise error.with_traceback(None) from None
+            try:
+                raise error.with_traceback(None) from None
+            finally:
+                del error  # its traceback holds this frame
 
     def check_open(self) -> None:
         """Raise unless something may still be asked of the engine: the latched error, or the order to stop."""
@@ -133,7 +141,7 @@ class DeathLatch:
             raise self._stopping.with_traceback(None) from None
 
 
-def _twin(error: EngineDeadError) -> EngineDeadError:
+def _twin(error: Dead) -> Dead:
     """The same error as if it had never been raised."""
     twin = type(error).__new__(type(error), *error.args)
     twin.__dict__.update(error.__dict__)

@@ -132,7 +132,7 @@ def table(result: dict[str, Any]) -> RenderableType:
             "-" if direct else f"{row['added_us']:.1f}",
             "-" if direct else "{:.1f} to {:.1f}".format(*row["added_us_interval"]),
             f"{row['frames_per_second']:,}",
-            "{:,} to {:,}".format(*row["frames_per_second_interval"]),
+            "{:.0f}k to {:.0f}k".format(*(edge / 1000 for edge in row["frames_per_second_interval"])),
         )
     notes = [Text(f"{way:<10} {title}") for way, title in WAYS.items()]
     mine = next(row for row in result["rows"] if row["way"] == "proxy")

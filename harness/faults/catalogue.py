@@ -69,6 +69,10 @@ EXAMPLES: dict[str, str] = {
 }
 
 
+OPTIONS: dict[str, str] = {"wrong_root": "--relay unsynchronised"}
+"""What an example needs besides: only that relay has a broadcast."""
+
+
 class FaultTextError(ValueError):
     """A line that names no fault; the message says what is wrong and shows the form."""
 
@@ -90,6 +94,11 @@ class Entry(Struct, frozen=True):
     about: str
     settings: tuple[Setting, ...]
     example: str
+
+    @property
+    def command(self) -> str:
+        """How to try the example."""
+        return " ".join(filter(None, ["nowedge run healthy", OPTIONS.get(self.kind, ""), f"--fault '{self.example}'"]))
 
 
 def entries() -> list[Entry]:

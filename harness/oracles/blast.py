@@ -24,7 +24,10 @@ def check(history: History, target: Target) -> list[Finding]:
     leaving = next((event.t for event in history.of("client", "shutdown") if event.kind == "begin"), history.cleanup)
     findings = []
     for request in requests:
-        sentence = _poisoned(request) if request.poison else _sound(history, request, requests, leaving)
+        if request.poison and not request.busy:
+            sentence = _poisoned(request)
+        else:
+            sentence = _sound(history, request, requests, leaving)
         if sentence:
             findings.append(Finding("BLAST", f"request {request.name} {sentence}", "client", request.sent))
     return findings
@@ -46,7 +49,7 @@ def _sound(history: History, request: Outcome, requests: Sequence[Outcome], leav
         return ""
     if end.kind == "abort":
         return "" if request.aborted is not None or end.t >= leaving else "was aborted, and nobody had asked for that"
-    if not end.text.startswith("busy|"):
+    if not request.busy:
         return f"was refused, and nothing was wrong with it: {end.text.partition('|')[2]}"
     most, others = _most(history), _others(request, requests, end)
     if others >= most:
@@ -60,5 +63,13 @@ def _most(history: History) -> int:
 
 def _others(request: Outcome, requests: Sequence[Outcome], end: Event) -> int:
     """How many others the engine may have had at that end: what the client has left counts until the engine says so."""
-    there = [other for other in requests if other is not request and other.sent <= end.t and not other.refused]
-    return sum(all(theirs.t > request.sent for theirs in other.finished) for other in there)
+    there = [other for other in requests if other is not request and other.sent <= end.t and not other.busy]
+    return sum(not any(ending < request.sent for ending in _endings(other)) for other in there if not _unsent(other))
+
+
+def _endings(request: Outcome) -> list[int]:
+    return [*(end.t for end in request.finished), *(ending.t for ending in request.failed)]
+
+
+def _unsent(request: Outcome) -> bool:
+    return any(ending.kind == _OWN for ending in request.failed)

@@ -48,7 +48,8 @@ def _judge(history: History, target: Target, what: str, ending: Ending) -> list[
         return [Finding("DEATH", sentence, "client", ending.t)]
     expected = outcome.blamable(history)
     if expected and ending.culprit not in expected:
-        sentence = f"{what} ended with an error that names {ending.culprit or 'nobody'}, not {' or '.join(filter(None, expected))}"
+        right = " or ".join(filter(None, expected))
+        sentence = f"{what} ended with an error that names {ending.culprit or 'nobody'}, not {right}"
         return [Finding("DEATH", sentence, "client", ending.t)]
     return []
 

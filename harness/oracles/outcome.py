@@ -82,6 +82,11 @@ class Outcome(Struct, frozen=True):
         return bool(self.failed) or any(end.kind == "error" for end in self.finished)
 
     @property
+    def busy(self) -> bool:
+        """Whether it was refused as one too many."""
+        return any(end.kind == "error" and end.text.startswith("busy|") for end in self.finished)
+
+    @property
     def served(self) -> bool:
         return len(self.finished) == 1 and not self.failed and self.finished[0].kind in ("length", "stop")
 

@@ -115,7 +115,9 @@ def primitives_table(users: Mapping[str, Sequence[str]]) -> Table:
     """What public reports need, each with the scenarios that use it, or the reason why none does."""
     table = _table("!", "primitive", "!scenarios")
     for code, words in PRIMITIVES.items():
-        said = Text("\n".join(users[code])) if users[code] else Text(f"none: {WITHOUT.get(code, 'not yet')}", style="dim")
+        said = (
+            Text("\n".join(users[code])) if users[code] else Text(f"none: {WITHOUT.get(code, 'not yet')}", style="dim")
+        )
         _add(table, code, words, said)
     return table
 
@@ -191,8 +193,7 @@ def fault_page(entry: Entry) -> Group:
     about = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     kind, *words = entry.example.split()
     plan = "\n".join(["[[faults]]", f'kind = "{kind}"', *map(_toml, words)])
-    again = f"nowedge run healthy --fault '{entry.example}'"
-    return Group(head, Text(), Text(about), Text(), table, Text(), Text(again), Text(), Text(plan))
+    return Group(head, Text(), Text(about), Text(), table, Text(), Text(entry.command), Text(), Text(plan))
 
 
 def _toml(word: str) -> str:

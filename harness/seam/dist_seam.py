@@ -59,11 +59,34 @@ class _Groups:
 
     def reset(self, name_of: Callable[[str], str]) -> None:
         self.issued: Counter[str] = Counter()
-        self.works: weakref.WeakKeyDictionary[Any, _Operation] = weakref.WeakKeyDictionary()
-        self.name_of = name_of
+        # By the work's id, with a reference that says whether it is still that one: cheaper than a weak dictionary.
+        self._works: dict[int, tuple[Callable[[], Any], _Operation]] = {}
+        self._sites: dict[tuple[str, str], tuple[str, str]] = {}
+        self._name_of = name_of
         self.postponed: dict[str, _Call] = {}
         self.before_store: list[Done] = []
         self._kept: list[Any] = []
+
+    def site(self, description: str, operation: str) -> tuple[str, str]:
+        """The group's name, and its site for an operation."""
+        found = self._sites.get((description, operation))
+        if found is None:
+            group = self._name_of(description)
+            found = self._sites[description, operation] = (group, f"{group}.{operation}")
+        return found
+
+    def begin(self, work: Any, operation: _Operation) -> None:
+        """The work of that operation is under way."""
+        self._works[id(work)] = (weakref.ref(work), operation)
+
+    def of(self, work: Any) -> _Operation | None:
+        """The operation that is under way as that work."""
+        found = self._works.get(id(work))
+        return found[1] if found is not None and found[0]() is work else None
+
+    def end(self, work: Any) -> None:
+        """A wait for that work has succeeded or failed; another one has nothing to tell."""
+        self._works.pop(id(work), None)
 
     def keep(self, thing: Any) -> Any:
         """Holds for the process's life what nobody else does: work that nobody waits for, what C++ alone uses."""
@@ -106,9 +129,12 @@ def _issue(original: Callable[..., Any], name: str, operation: str) -> Callable[
         seam = seams.active()
         if seam is None:
             return original(self, *args, **kwargs)
-        group = groups.name_of(self.group_desc)
-        groups.issued[group] += 1
-        op = _Operation(f"{group}.{operation}", groups.issued[group])
+        group, site = groups.site(self.group_desc, operation)
+        number = groups.issued[group] = groups.issued[group] + 1
+        op = _Operation(site, number)
+        if not seam.changes_collectives:
+            seam.before(site, number=number)
+            return _make(seam, op, original, self, args, kwargs)
         _issuing.changes = []
         try:
             seam.before(op.site, number=op.number)
@@ -116,20 +142,20 @@ def _issue(original: Callable[..., Any], name: str, operation: str) -> Callable[
             changes, _issuing.changes = _issuing.changes, None
         if changes or group in groups.postponed:
             return _changed(seam, group, op, _Call(original, name, self, op.site, args, kwargs), changes or [])
-        return _make(seam, op, lambda: original(self, *args, **kwargs))
+        return _make(seam, op, original, self, args, kwargs)
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
 
 
-def _make(seam: Seam, op: _Operation, make: Callable[[], Any]) -> Any:
+def _make(seam: Seam, op: _Operation, original: Callable[..., Any], group: Any, args: Any, kwargs: Any) -> Any:
     try:
-        work = make()
+        work = original(group, *args, **kwargs)
     except BaseException as error:
         seam.failed(op.site, number=op.number, error=error)
         raise
     if work is not None:
-        groups.works[work] = op
+        groups.begin(work, op)
     return work
 
 
@@ -150,7 +176,11 @@ def _changed(seam: Seam, group: str, op: _Operation, call: _Call, changes: list[
         elif not (_set_root if what.how == "root" else _set_shape)(call, what.value):
             continue
         done()
-    work = _leave_out(seam, group, op, call) if left_out else _make(seam, op, call.make)
+    work = (
+        _leave_out(seam, group, op, call)
+        if left_out
+        else _make(seam, op, call.original, call.group, call.args, call.kwargs)
+    )
     for behind in then:
         groups.issued[group] += 1
         seam.before(behind.site, number=groups.issued[group])
@@ -174,7 +204,7 @@ def _leave_out(seam: Seam, group: str, op: _Operation, call: _Call) -> Any:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result([])
     work = _create_work_from_future(future)
-    groups.works[work] = op
+    groups.begin(work, op)
     return work
 
 
@@ -246,8 +276,8 @@ def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         seam = seams.active()
-        op = groups.works.get(self) if seam is not None else None
-        if seam is None or op is None or (op.done and not op.left_out):
+        op = groups.of(self) if seam is not None else None
+        if seam is None or op is None:
             return original(self, *args, **kwargs)
         if op.left_out:
             return _pass(seam, op)
@@ -261,7 +291,7 @@ def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             seam.runs()
-        op.done = True
+        groups.end(self)
         seam.after(op.site, number=op.number)
         return result
 
@@ -281,7 +311,7 @@ def _ended_badly(seam: Seam, op: _Operation, work: Any, error: BaseException, li
     """Records a failure, unless it is only the end of a slice: the work is still under way and its time is over."""
     if limit is not None and waited >= limit * 9 // 10 and not work.is_completed():
         return
-    op.done = True
+    groups.end(work)
     seam.failed(op.site, number=op.number, error=error)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from harness.clock import MS, now
 from harness.faults import AtInstant, Descriptors, Fault, Raise, instants_of, kind_of
+from harness.faults.collective import CollectiveFault
 from harness.faults.hand import Change
 from harness.instant import Instant
 from harness.seam.disk import Disk
@@ -62,7 +63,7 @@ class Seam:
         self.recorder = recorder
         self.role = recorder.role
         self.outlets = outlets or Outlets()
-        self._passed: Counter[tuple[str, str]] = Counter()
+        self._passed: dict[tuple[str, str], int] = {}
         # What counts is taken from an iterator, which needs no lock; how far it is may lag for an instant.
         self._occurrences: dict[tuple[str, str], Iterator[int]] = {}
         self._armed: defaultdict[tuple[str, str], list[Armed]] = defaultdict(list)
@@ -72,6 +73,10 @@ class Seam:
                     self._armed[instant.site, instant.side].append(Armed(index, fault, instant, ends=ends))
                     if not ends:
                         self.note("fault.armed", index, str(fault))
+        self.changes_collectives = any(
+            isinstance(armed.fault, CollectiveFault) for together in self._armed.values() for armed in together
+        )
+        """Whether some fault that is armed here changes a collective that is about to be issued."""
         for together in self._armed.values():
             # What leaves comes behind the others, and before it what takes from them what they need.
             together.sort(key=lambda armed: (isinstance(armed.fault, Raise), isinstance(armed.fault, Descriptors)))
@@ -82,10 +87,10 @@ class Seam:
 
     def before(self, site: str, kind: str = "", number: int = -1, size: int = 0, text: str = "") -> None:
         """This thread is about to make the call; its occurrence is one more than the calls that have succeeded."""
-        n = self._passed[site, kind] + 1
+        n = self._passed.get((site, kind), 0) + 1
         self.recorder.event(now(), site, "before", kind, n, number, size=size, text=text)
         if (site, "before") in self._armed:
-            self._fire(site, "before", kind, n, self._passed[site, ""] + 1)
+            self._fire(site, "before", kind, n, self._passed.get((site, ""), 0) + 1)
 
     def after(
         self, site: str, kind: str = "", number: int = -1, size: int = 0, text: str = "", progress: bool = True

@@ -25,6 +25,7 @@ from harness.faults import (
     Fault,
     HighWater,
     Linger,
+    LongPath,
     OnFrames,
     OnMessages,
     Refuse,
@@ -288,6 +289,11 @@ def _check_resources(plan: Plan, index: int, fault: Fault) -> None:
     known = (*_LINKS, STORE) if isinstance(fault, Stale | Unlink) else _LINKS
     if isinstance(fault, Stale | Unlink | HighWater | Linger) and link not in known:
         raise PlanError(f"faults[{index}].link: no link '{link}'; there is {', '.join(known)}")
+    if isinstance(fault, LongPath) and plan.proxied:
+        raise PlanError(
+            f"faults[{index}]: so long a path leaves no room for the proxy's own sockets on {', '.join(plan.proxied)}; "
+            "do without faults of frames and observe no link"
+        )
     if isinstance(fault, WrongRoot):
         operation = fault.at.site.rpartition(".")[2]
         if operation not in _ROOTED.get(plan.engine.relay, ()):

@@ -11,6 +11,7 @@ A plan with client faults ends with a demand: when every stream is over, the eng
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import select
@@ -150,7 +151,7 @@ class Program:
                 self.seam.note("fault.reached", armed.index, str(armed.fault))
                 armed.fault.strike(Caller(self, armed.index, armed.fault, reader))
         if where == "token" and self._drops is not None:
-            reader.leave = "open"
+            reader.leave = reader.leave or "open"
         return struck
 
     def keep(self, stream: AsyncGenerator[RequestOutput, None]) -> None:
@@ -187,9 +188,12 @@ class Program:
     async def _drop(self, fired: Callable[[], None]) -> None:
         """Let go the streams and the client: the engine's processes must go within a few turns.
 
-        They may not wait for a collection of garbage. The client may: it is in a cycle with the error of its end.
+        They may not wait for a collection of garbage. The client may: an error that was caught can hold who raised it.
         """
-        processes = {role: os.pidfd_open(pid) for role, pid in self.llm.client.pids.items()}
+        processes = {}
+        for role, pid in self.llm.client.pids.items():
+            with contextlib.suppress(ProcessLookupError):  # killed before
+                processes[role] = os.pidfd_open(pid)
         client = weakref.ref(self.llm.client)
         self.seam.mark("shutdown", kind="begin")
         fired()
@@ -198,6 +202,8 @@ class Program:
         await _turns()
         left = [role for role, descriptor in processes.items() if not select.select([descriptor], [], [], 0)[0]]
         self.seam.mark("demand", kind="processes", value=len(left), ok=not left, text=", ".join(left))
+        gc.collect()
+        await _turns()
         gc.collect()
         self.seam.mark("demand", kind="reference", ok=client() is None)
         self.seam.mark("shutdown", kind="done")

@@ -63,20 +63,19 @@ class Watched(Awaitable[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         inner = self._step.__await__()
-        resume: Callable[[], Any] = functools.partial(next, inner)
-        while True:
-            try:
-                awaited = resume()
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            self._stops(awaited)
-            try:
-                yield awaited
-            except BaseException as error:
-                resume = functools.partial(inner.throw, error)
-            else:
-                resume = functools.partial(next, inner)
+        try:
+            awaited = next(inner)
+            while True:
+                self._stops(awaited)
+                try:
+                    yield awaited
+                except BaseException as error:  # kept by nobody, or it would keep the stream through its traceback
+                    awaited = inner.throw(error)
+                else:
+                    awaited = next(inner)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class Reader:

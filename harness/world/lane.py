@@ -214,6 +214,8 @@ class _Run:
         """The client program has ended: what it started has a bounded time to follow by itself."""
         self._why = "done"
         self._heal()
+        if self._proxy_begun:
+            self._lane.proxy().heal()
         began = now()
         while not self.ended() and self._spent(began) < _LEAVE_SECONDS:
             self.receive(now() + LEAVE_BEAT)

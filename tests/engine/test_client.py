@@ -270,6 +270,32 @@ def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> N
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_forgotten_engine_needs_no_collection_of_garbage_to_go(factory: ForkFactory, stop: bool) -> None:
+    """Nor does its client, once it was shut down: no error that anybody was told keeps it through its traceback."""
+
+    async def run() -> None:
+        llm = AsyncLLM(config_for(2), factory)
+        stream = llm.generate([1], SamplingParams(400))
+        await anext(stream)
+        front, client, pids = weakref.ref(llm), weakref.ref(llm.client), list(llm.client.pids.values())
+        if stop:
+            llm.shutdown()
+        del llm, stream
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert front() is None
+        assert client() is None
+        assert not any(running(pid) for pid in pids)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_an_output_task_that_ends_is_the_death_of_the_engine(factory: ForkFactory, at_once: bool) -> None:
     """Streams under way, later ones and the ranks hear of it; nobody waits for outputs that none hands out any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ import pytest
 from harness import plan as plans
 from harness.cli import invoke
 from harness.faults import KINDS, catalogue, kind_of
+from harness.judge import judge
 from harness.plan import PlanError
+from harness.scenario import resolve
 from harness.targets import get
+from harness.world.real import RealWorld
 
 
 def with_fault(line: str) -> dict[str, Any]:
@@ -31,11 +35,21 @@ def test_every_kind_has_a_sentence_settings_and_an_example() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_example_is_a_plan_that_the_engine_takes(kind: str) -> None:
-    plan = plans.from_builtins(with_fault(catalogue.EXAMPLES[kind]))
+def test_every_example_fires_as_it_is_shown(kind: str, world: RealWorld) -> None:
+    *options, _, line = shlex.split(catalogue.entry(kind).command)[3:]
+    overrides = [("topology.start", "fork"), (plans.ONE_MORE, line)]
+    if options:
+        assert options[0] == "--relay"
+        overrides.append(("engine.relay", options[1]))
+    plan = resolve("healthy", overrides)[0].members[0].plan
+    assert plans.from_json(plans.to_json(plan)) == plan
     (fault,) = plan.faults
-    assert kind_of(fault) == kind
+    assert (kind_of(fault), fault.complaint()) == (kind, None)
+    assert str(fault)
     get("engine").check(plan)
+    verdict = judge(world.run(plan))
+    assert verdict.faults[0].fired
+    assert verdict.ok or options, verdict
 
 
 def test_a_fault_on_one_line_goes_behind_those_that_the_plan_has() -> None:

@@ -412,6 +412,8 @@ def test_blast_accepts_a_refusal_while_the_engine_is_full() -> None:
     others = [mark(7, "request.sent", number=1), mark(8, "request.sent", number=2)]
     busy = mark(12, "request.finished", "error", 0, text="busy|try again")
     assert sentences("BLAST", [*STARTED, *others, mark(10, "request.sent", number=0), busy]) == []
+    died = mark(13, "request.failed", "EngineDeadError", 1, ok=False, text="EngineDeadError|dp0.rank0|gone")
+    assert sentences("BLAST", [*STARTED, *others, mark(10, "request.sent", number=0), busy, died]) == []
     ended = mark(9, "request.finished", "length", 1)
     assert sentences("BLAST", [*STARTED, *others, ended, mark(10, "request.sent", number=0), busy])
 
@@ -423,7 +425,7 @@ def test_blast_accepts_a_refusal_while_the_engine_is_full() -> None:
         (mark(12, "request.failed", "EngineGenerateError", 5, ok=False, text="EngineGenerateError||no"), ""),
         (mark(12, "request.failed", "TypeError", 5, ok=False, text="TypeError||no"), "ended with TypeError: no"),
         (mark(12, "request.finished", "length", 5), "should have been refused, and was served 0 tokens"),
-        (mark(12, "request.finished", "error", 5, text="busy|later"), "ended with error: busy|later"),
+        (mark(12, "request.finished", "error", 5, text="busy|later"), "was refused as one too many, with 0 others"),
     ],
 )
 def test_blast_wants_a_poisoned_request_refused_for_what_it_is(end: Event, wrong: str) -> None:

@@ -402,3 +402,8 @@ def test_a_fault_that_cannot_be_is_refused(fault: dict[str, object], words: str)
 def test_a_link_that_the_engine_does_not_have_is_refused(fault: Fault) -> None:
     with pytest.raises(PlanError, match=r"faults\[0\]\.link: no link"):
         get("engine").check(plan(fault))
+
+
+def test_a_long_path_and_a_proxy_do_not_go_together() -> None:
+    with pytest.raises(PlanError, match="no room for the proxy's own sockets on relay"):
+        get("engine").check(plan(LongPath(size=95), observe=("relay",)))

@@ -22,7 +22,7 @@ from tests.harness.proxy.legs import LIMIT, Link, Sock, both, rule
 SIZES = (0, 1, 254, 255, 256, 257, 8192, 65_535, 65_536, 65_537, 1 << 20, 16 << 20)
 """Bytes: around the two forms of a frame's size, around one read of the proxy, and large."""
 
-BLOCK = os.urandom(16 << 20)
+BLOCK = b"\0" + os.urandom((16 << 20) - 1)  # nothing that could be taken for the name of a command
 MESSAGES = [
     *([BLOCK[:size]] for size in SIZES),
     [b"", b"a", b"", BLOCK[:255], BLOCK[:256], b""],

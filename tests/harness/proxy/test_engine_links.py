@@ -262,13 +262,13 @@ def test_rank_0_does_not_wait_for_ever_for_a_client_that_does_not_listen(world: 
 
 @pytest.mark.parametrize("relay", SAFE)
 def test_a_link_with_latency_slows_the_answer_and_is_served(world: RealWorld, relay: str) -> None:
-    late, verdict = run(world, plan(Lag("relay", "step", OTHER, count=4, seconds=0.1), relay=relay))
+    late, verdict = run(world, plan(Lag("relay", "step", OTHER, count=4, seconds=0.2), relay=relay))
     assert verdict.ok, verdict
     assert (verdict.served, fired(verdict)) == (1, [4])
-    assert answers_in(late) >= 0.35
+    assert answers_in(late) >= 0.75
     healthy, control = run(world, plan(relay=relay, observe=("relay",)))
     assert control.ok
-    assert answers_in(healthy) < 0.35
+    assert answers_in(healthy) < 0.75
 
 
 @pytest.mark.parametrize("relay", SAFE)
@@ -307,7 +307,7 @@ def test_a_relay_that_stalls_is_served_if_it_ends_and_an_error_if_not(
         return
     assert verdict.served == 1
     times = [event.t for event in history.of(OTHER)]
-    assert max(later - earlier for earlier, later in itertools.pairwise(times)) >= or_after * SECOND
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.9 * or_after * SECOND
 
 
 @pytest.mark.parametrize("rate", [2000, 10])
@@ -353,7 +353,7 @@ def test_a_join_is_the_victim_s_own_unless_a_plan_names_the_other_direction(
     assert held[0] == ("READY", "to_connector" if direction == "to_connector" else "to_binder")
     caught = next(frame.t for frame in history.frames if frame.fate == "held")
     came = next(event.t for event in history.of(OTHER, "relay.recv", "after") if event.kind == "go")
-    assert came - caught >= 0.3 * SECOND
+    assert came - caught >= 0.29 * SECOND
 
 
 @pytest.mark.parametrize("relay", SAFE)

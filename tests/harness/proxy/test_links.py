@@ -16,7 +16,7 @@ from harness.proxy import FrameRule, ProxyError, Released, Trouble
 from harness.zmtp import encode_frame, encode_greeting
 from tests.harness.proxy.legs import LIMIT, Link, Raw, Sock, both, events, exactly, rule, until
 
-LATE = 0.15
+LATE = 0.3
 TOLERANCE = 0.002
 """Seconds: clocks of two processes are the same clock, rounding is not."""
 
@@ -48,11 +48,12 @@ def test_a_link_with_latency_keeps_the_order_and_the_distance_of_frames(link: Li
 def test_without_a_rule_frames_take_no_such_time(link: Link) -> None:
     link.begin()
     push, pull = link.pair(zmq.PUSH, zmq.PULL)
-    push.send(b"step 0")
-    pull.recv()
-    began = time.monotonic()
-    push.send(b"step 1")
-    assert arrivals(pull, 1)[0][1] - began < LATE
+    took = []
+    for number in range(5):
+        began = time.monotonic()
+        push.send(b"step %d" % number)
+        took.append(arrivals(pull, 1)[0][1] - began)
+    assert min(took) < LATE
 
 
 def test_lag_touches_the_named_frames_and_those_behind_them_only(link: Link) -> None:
@@ -171,7 +172,7 @@ def test_a_stalled_direction_is_felt_by_its_sender_and_the_other_one_goes_on(lin
     payload = os.urandom(1 << 16)
     bound.send(b"hello")
     assert connected.recv() == b"hello"
-    connected.set(zmq.SNDTIMEO, 500)
+    connected.set(zmq.SNDTIMEO, 500 if stalled else int(LIMIT * 1000))
     taken = 0
     with_room = True
     while with_room and taken < 500:
@@ -235,7 +236,7 @@ def test_a_stalled_link_does_not_show_that_its_sender_has_ended(link: Link) -> N
 # slow
 
 
-@pytest.mark.parametrize("rate", [None, 1_000_000])
+@pytest.mark.parametrize("rate", [None, 300_000])
 def test_a_slow_link_carries_so_many_bytes_a_second(link: Link, rate: int | None) -> None:
     link.begin(*([] if rate is None else [rule("slow", nth=2, rate=rate)]))
     push, pull = link.pair(zmq.PUSH, zmq.PULL)
@@ -248,9 +249,9 @@ def test_a_slow_link_carries_so_many_bytes_a_second(link: Link, rate: int | None
     took = time.monotonic() - began
     assert got == [[b"step %d" % number, payload] for number in (2, 3, 4)]
     if rate is None:
-        assert took < 0.2
+        assert took < 0.7
     else:
-        assert 0.2 < took < 1.0, "300,000 bytes at 1,000,000 a second"
+        assert 0.7 < took < 5.0, "300,000 bytes at 300,000 a second"
         assert link.counts(1) == (1, 1, 1)
 
 
@@ -277,7 +278,7 @@ def test_a_slow_link_pushes_back_and_hurries_once_faults_are_healed(link: Link) 
 
 @both
 def test_a_link_that_refuses_from_the_start_is_not_there_until_its_time_is_over(link: Link) -> None:
-    link.begin(rule("refuse", "", after=3 * LATE))
+    link.begin(rule("refuse", "", after=2 * LATE))
     bound, connected = link.socket(zmq.PULL), link.socket(zmq.PUSH)
     watch = zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_DISCONNECTED
     monitor = connected.get_monitor_socket(watch)
@@ -286,7 +287,7 @@ def test_a_link_that_refuses_from_the_start_is_not_there_until_its_time_is_over(
     connected.connect(link.listen)
     connected.send(b"step 1")
     assert bound.recv() == b"step 1"
-    assert time.monotonic() - began >= 3 * LATE - 2 * TOLERANCE
+    assert time.monotonic() - began >= 2 * LATE - 2 * TOLERANCE
     seen = [recv_monitor_message(monitor)["event"] for _ in iter(lambda: monitor.poll(0), 0)]
     assert seen[0] == zmq.EVENT_CONNECT_RETRIED, "nobody was there"
     assert seen[-1] == zmq.EVENT_CONNECTED

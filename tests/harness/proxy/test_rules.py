@@ -10,7 +10,7 @@ import zmq
 
 from harness.proxy import Released, Seen, Trouble
 from harness.zmtp import encode_frame, encode_greeting
-from tests.harness.proxy.legs import LIMIT, Link, Raw, exactly, rule, until
+from tests.harness.proxy.legs import LIMIT, Link, Raw, events, exactly, rule, until
 
 
 def test_a_held_subscribe_loses_the_first_publish_and_no_later_one(link: Link) -> None:
@@ -249,7 +249,11 @@ def test_reset_loses_the_frame_and_its_connection_and_the_sockets_connect_again(
         push.send(b"step 2")
         assert monitor.poll(5000), "the connection did not end"
         push.disable_monitor()
-    push.get(zmq.EVENTS)  # the socket's own thread notices too: the dead connection would get the next message
+    # The socket's own thread has to notice too: the dead connection would get the next message.
+    until(
+        lambda: not int(push.get(zmq.EVENTS)) & zmq.POLLOUT or len(events(link, "accepted")) == 2,
+        "the end to be noticed",
+    )
     push.send(b"step 3")
     assert pull.recv() == b"step 3"
     assert link.fates("to_connector") == [("step", 1, "passed"), ("step", 2, "dropped"), ("step", 3, "passed")]
