@@ -21,7 +21,7 @@ def judge(history: History, scenario: str = "", seed: int = 0) -> Verdict:
     ended = outcome.requests(history)
     served = sum(request.served for request in ended)
     refused = sum(request.refused for request in ended)
-    if outcome.startup_error(history) is not None or outcome.config_error(history) is not None:
+    if outcome.startup_error(history) is not None:
         refused = len(history.plan.workload.requests)
     return Verdict(
         verdict=word,

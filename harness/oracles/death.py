@@ -38,6 +38,8 @@ def check(history: History, target: Target) -> list[Finding]:
 
 
 def _judge(history: History, target: Target, what: str, ending: Ending) -> list[Finding]:
+    if ending.kind == "ConfigError" and outcome.may_refuse_config(history):
+        return []
     if ending.kind not in outcome.DEATHS:
         return [Finding("DEATH", f"{what} ended with {ending.kind}: {ending.cause}", "client", ending.t)]
     limit, spent = target.patience(history.plan), outcome.patience_spent(history)

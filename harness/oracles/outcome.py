@@ -127,16 +127,9 @@ def startup_error(history: History) -> Ending | None:
 
 
 def config_error(history: History) -> Ending | None:
-    """The complaint about its configuration with which the engine has refused to begin at all, or None.
-
-    Nobody has to catch that one: it is the last line that the client program prints, and then nothing else was started.
-    """
-    client = history.process("client")
-    if client is None or not client.status or len(history.processes) > 1:
-        return None
-    kind, colon, cause = (client.log.strip().splitlines() or [""])[-1].partition(": ")
-    found = colon and kind.rpartition(".")[2] == "ConfigError"
-    return Ending("ConfigError", "", cause, client.ended or 0) if found else None
+    """The complaint about its configuration with which the engine has refused to begin at all, or None."""
+    found = startup_error(history)
+    return found if found is not None and found.kind == "ConfigError" else None
 
 
 def may_refuse_config(history: History) -> bool:

@@ -40,6 +40,8 @@ _WAIT = struct.Struct("<IIHHHBBqqqQ")  # version, tid, site, kind, text, state, 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 MAX_EVENTS = (REGION_BYTES - _EVENTS_AT) // _EVENT.size
 _MAX_TEXT = 400
+_ROLE = 1
+"""The number of the role among the strings; 0 is the empty one."""
 _SIDES = ("before", "after", "mark")
 _SIDE_NUMBERS = {side: number for number, side in enumerate(_SIDES)}
 _EVENT_BYTES = _EVENT.size
@@ -91,6 +93,7 @@ class Recorder:
         self._progress = 0
         self._dump_version = 0
         self.role = role
+        self._name("")
         self._name(role)
 
     def _name(self, text: str) -> int:
@@ -251,7 +254,7 @@ class Region:
 
     @property
     def role(self) -> str:
-        return self._text(0)
+        return self._text(_ROLE)
 
     def _text(self, number: int) -> str:
         if number >= len(self._names):

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import EngineDeadError, EngineError
+from engine.errors import ConfigError, EngineDeadError, EngineError
 from engine.launch import ProcessFactory
 from engine.llm import AsyncLLM
 from engine.messages import RequestOutput, SamplingParams
@@ -49,7 +49,7 @@ def main(plan_json: bytes, folder: str, *, factory: ProcessFactory) -> int:
     seam.mark("startup", kind="begin")
     try:
         program = Program(seam, plan, armed, AsyncLLM(config, factory=factory))
-    except EngineDeadError as error:
+    except (EngineDeadError, ConfigError) as error:
         mark_error(seam, "startup", "failed", error)
         return 0
     seam.mark("startup", kind="ready", value=config.max_num_seqs + config.max_waiting)

@@ -127,3 +127,11 @@ def test_a_dump_is_replaced_as_a_whole(memory: int) -> None:
     assert reader.dump() == b'{"tasks": []}'
     recorder.dump(b"{}")
     assert reader.dump() == b"{}"
+
+
+def test_a_word_that_is_the_role_s_own_name_is_not_lost(memory: int) -> None:
+    Recorder(memory, 2, "client").event(1, "left", "mark", kind="client", text="client")
+    region = Region(memory, 2)
+    (event,) = region.events()
+    assert (event.role, event.kind, event.text) == ("client", "client", "client")
+    region.close()
