@@ -243,7 +243,7 @@ def by_being_forgotten(caller: Caller) -> None:
             SYNC, "with self.sending:\n    self._resources.close_unattached()", "self._resources.close_unattached()"
         ),
     ),
-    kin=("I34", "I37", "I38", "I43"),
+    kin=("I22", "I34", "I37", "I38", "I43"),
 )
 @pytest.mark.parametrize(
     "how", [by_a_shutdown_elsewhere, by_a_shutdown_after_death, by_being_forgotten], ids=lambda how: str(how.__name__)

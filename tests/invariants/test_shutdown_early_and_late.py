@@ -297,7 +297,7 @@ SITUATIONS = (
         Change(RESOURCES, "rest.callback(self.close_sockets)", "pass"),
         Change("engine/client/seats.py", "for fd in (self.news, self.presence, self.process):", "for fd in ():"),
     ),
-    kin=(*KIN, "I35", "I41"),
+    kin=(*KIN, "I35", "I41", "I36", "I42"),
 )
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: str(situation.__name__))
 @both_kinds

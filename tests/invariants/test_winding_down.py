@@ -54,7 +54,36 @@ def ends(caller: Caller) -> tuple[dict[str, list[RequestOutput]], EngineStopped]
 # ---- I39: aborting ----
 
 
-@invariant("I39", breaks=Change("engine/monitor.py", "ranks.stop(deadline, said)", "pass"), kin=KIN)
+@invariant(
+    "I39",
+    breaks=Change("engine/monitor.py", "ranks.stop(deadline, said)", "pass"),
+    kin=(
+        *KIN,
+        "I2",
+        "I3",
+        "I4",
+        "I6",
+        "I7",
+        "I8",
+        "I9",
+        "I16",
+        "I17",
+        "I20",
+        "I22",
+        "I23",
+        "I24",
+        "I25",
+        "I26",
+        "I28",
+        "I29",
+        "I30",
+        "I31",
+        "I32",
+        "I41",
+        "I42",
+        "I43",
+    ),
+)
 @both_kinds
 def test_everybody_who_waits_has_an_end_although_the_engine_gives_no_answer(kind: str) -> None:
     """Two readers, a call, and a request whose large array cannot leave; rank 0 stands still, so its time runs out."""
@@ -70,7 +99,7 @@ def test_everybody_who_waits_has_an_end_although_the_engine_gives_no_answer(kind
 @invariant(
     "I40",
     breaks=Change(RANK, "ports.send(core.close(SHUTTING_DOWN))", "core.close(SHUTTING_DOWN)"),
-    kin=("I1", "I33", "I39"),
+    kin=("I1", "I22", "I33", "I37", "I39"),
 )
 @invariant(
     "I40",
@@ -79,7 +108,7 @@ def test_everybody_who_waits_has_an_end_although_the_engine_gives_no_answer(kind
         "if isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error, watchdog.sent)",
         "latch.set(error)\nif isinstance(error, EngineStopped):\n    error = _stop(ranks, latch, error, watchdog.sent)",
     ),
-    kin=("I1", "I33", "I39"),
+    kin=("I1", "I22", "I33", "I39"),
 )
 @pytest.mark.parametrize("size", [1, 2])
 @both_kinds
@@ -333,7 +362,7 @@ def all_aborted(caller: Caller) -> None:
 @invariant(
     "I40",
     breaks=Change(PORTS, "port.close(nobody_reads=nobody_reads or port.gone)", "port.close(nobody_reads=True)"),
-    kin=("I1", "I39"),
+    kin=("I1", "I5", "I39"),
 )
 @both_kinds
 def test_abort_notices_leave_rank_0_although_nobody_takes_them_before_it_goes(kind: str, tmp_path: Path) -> None:
@@ -352,7 +381,7 @@ def test_abort_notices_leave_rank_0_although_nobody_takes_them_before_it_goes(ki
         Change(RESOURCES, "if not self._await_the_rest():", "if True:"),
         Change(RANK, "self._note_links(ports)  # so that every client knows whether it has them all", "pass"),
     ),
-    kin=("I1", "I39"),
+    kin=("I1", "I5", "I39"),
 )
 @both_kinds
 def test_abort_notices_are_read_although_they_are_on_their_way_when_the_engine_is_gone(
