@@ -56,33 +56,10 @@ def ends(caller: Caller) -> tuple[dict[str, list[RequestOutput]], EngineStopped]
 
 @invariant(
     "I39",
-    breaks=Change("engine/monitor.py", "ranks.stop(deadline, said)", "pass"),
-    kin=(
-        *KIN,
-        "I2",
-        "I3",
-        "I4",
-        "I6",
-        "I7",
-        "I8",
-        "I9",
-        "I16",
-        "I17",
-        "I20",
-        "I22",
-        "I23",
-        "I24",
-        "I25",
-        "I26",
-        "I28",
-        "I29",
-        "I30",
-        "I31",
-        "I32",
-        "I41",
-        "I42",
-        "I43",
+    breaks=Change(
+        "engine/launch.py", "self.wait_for_end(deadline, first)", "self.wait_for_end(Deadline.never(), first)"
     ),
+    kin=KIN,
 )
 @both_kinds
 def test_everybody_who_waits_has_an_end_although_the_engine_gives_no_answer(kind: str) -> None:
