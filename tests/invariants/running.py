@@ -234,9 +234,9 @@ def _order(
 ) -> tuple[list[str], list[str]]:
     """Of the tests that reach it those that must fail, and then the others: first those that may fail too, if at all.
 
-    A test that must fail is run even if it does not reach the change.
+    A test that must fail is run with all its parameters until it does, even if they do not reach the change.
     """
-    first = [node for test in mutant.tests for node in [one for one in reaching if base(one) == test] or [test]]
+    first = [node for test in mutant.tests for node in [*(one for one in reaching if base(one) == test), test]]
     may_fail = {test.node for test in listed if not {*mutant.invariants, *mutant.kin}.isdisjoint(test.invariants)}
     others = [node for node in reaching if base(node) not in mutant.tests]
     must_not = [node for node in others if base(node) not in may_fail]

@@ -57,7 +57,9 @@ def ends(caller: Caller) -> tuple[dict[str, list[RequestOutput]], EngineStopped]
 @invariant(
     "I39",
     breaks=Change(
-        "engine/launch.py", "self.wait_for_end(deadline, first)", "self.wait_for_end(Deadline.never(), first)"
+        "engine/monitor.py",
+        "ranks.stop(deadline, said)\nreturn order",
+        "ranks.stop(deadline, said)\nreturn EngineDeadError(CLIENT_ROLE, order.cause)",
     ),
     kin=KIN,
 )
