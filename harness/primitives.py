@@ -49,7 +49,6 @@ WITHOUT: dict[str, str] = {
     "D3": "plans have 1 to 4 ranks and no data parallelism yet",
     "D2": "there is no data parallelism yet",
     "K4": "the engine has no process but its client and its ranks, and its store is a file",
-    "Z4": "a rank is never started again in the life of an engine: its death is the engine's",
     "E5": "the engine never forks; a fork of a client's program is tested in `tests/invariants/test_signals.py`",
     "N1": "ranks meet over Unix sockets and loopback only",
 }

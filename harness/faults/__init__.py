@@ -41,6 +41,7 @@ from harness.faults.raise_ import InjectedError, Raise
 from harness.faults.refuse import Refuse
 from harness.faults.reorder import Reorder
 from harness.faults.reset import Reset
+from harness.faults.restart import AGAIN, Restart
 from harness.faults.skip import Skip
 from harness.faults.slow import Slow
 from harness.faults.slow_reader import SlowReader
@@ -67,6 +68,7 @@ AtInstant: TypeAlias = (
     Delay
     | Block
     | Kill
+    | Restart
     | Exit
     | Terminate
     | Stop
@@ -115,6 +117,7 @@ def instants_of(fault: Fault) -> tuple[tuple[Instant, bool], ...]:
 
 
 __all__ = [
+    "AGAIN",
     "DRAWN",
     "KINDS",
     "AbortRace",
@@ -155,6 +158,7 @@ __all__ = [
     "Refuse",
     "Reorder",
     "Reset",
+    "Restart",
     "Skip",
     "Slow",
     "SlowReader",

@@ -51,6 +51,7 @@ EXAMPLES: dict[str, str] = {
     "raise": "raise at=dp0.rank1:call(engine.core:EngineCore.step)#2:before",
     "refuse": "refuse link=relay frame=step victim=dp0.rank1 nth=2",
     "reorder": "reorder link=relay frame=step victim=dp0.rank1 nth=2",
+    "restart": "restart at=dp0.rank0:output.send[outputs]#2:after to=dp0.rank1",
     "reset": "reset link=relay frame=step victim=dp0.rank1 nth=2",
     "skip": "skip at=dp0.rank1:tp.all_reduce#5:before",
     "slow": "slow link=relay frame=step victim=dp0.rank1 nth=1 rate=100000",

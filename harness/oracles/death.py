@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 
+from harness.faults import AGAIN
 from harness.history import History
 from harness.oracles import outcome
 from harness.oracles.outcome import Ending
@@ -75,7 +76,7 @@ def _survivors(history: History, target: Target) -> list[Finding]:
         return []  # the engine was already asked to stop: its ranks leave in order, not for a peer
     findings = []
     for process in history.processes:
-        if process.role == "client" or process.role in dead or process.status is None:
+        if process.role == "client" or process.role.removesuffix(AGAIN) in dead or process.status is None:
             continue
         if process.status == -signal.SIGTERM and not _had_begun(history, process.role):
             continue  # it cannot leave by itself before it runs

@@ -17,6 +17,7 @@ from harness.faults import (
     OnFiles,
     OnFrames,
     Raise,
+    Restart,
     Stale,
     Stop,
     Terminate,
@@ -165,7 +166,7 @@ def killed(history: History) -> tuple[str, ...]:
 
 def _is_fatal(fault: Fault, history: History) -> bool:
     if not isinstance(fault, Raise | Terminate):
-        return isinstance(fault, Kill | Exit)
+        return isinstance(fault, Kill | Exit | Restart)
     process = history.process(fault.victim)
     return process is not None and process.ended_by == "itself" and process.status not in (None, 0)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.clock import MS, SECOND, now
-from harness.faults import Block, Kill, Stop, Store, Terminate
+from harness.faults import AGAIN, Block, Kill, Restart, Stop, Store, Terminate
 from harness.faults.settings import LimitFault, SignalFault
 from harness.history import Process
 from harness.plan import Plan
@@ -37,11 +37,11 @@ class _Stopping:
 
 
 class Deeds:
-    """All deeds of one run. ``signal_role`` sends a signal to a role; ``flags`` is what the roles wait for."""
+    """All deeds of one run. ``tell`` is for the zygote; ``flags`` is what the roles wait for."""
 
-    def __init__(self, plan: Plan, signal_role: Callable[[wire.Signal], None], flags: Flags) -> None:
+    def __init__(self, plan: Plan, tell: Callable[[wire.Message], None], flags: Flags) -> None:
         self._plan = plan
-        self._signal = signal_role
+        self._tell = tell
         self._flags = flags
         self._stops: list[_Stopping] = []
         self._killing: list[int] = []
@@ -81,6 +81,9 @@ class Deeds:
         for index in list(self._killing):
             if _has_ended(processes.get(self._plan.faults[index].victim)):
                 self._killing.remove(index)
+                if isinstance(self._plan.faults[index], Restart):
+                    victim = self._plan.faults[index].victim
+                    self._tell(wire.Again(victim, victim + AGAIN))
                 self._flags.raise_(index)
         for stop in list(self._stops):
             if not stop.stood:
@@ -121,14 +124,14 @@ class Deeds:
     def _begin(self, index: int, fault: object) -> None:
         if isinstance(fault, Stop):
             for role in fault.roles if fault.remote else fault.also:
-                self._signal(wire.Signal(role, signal.SIGSTOP))
+                self._tell(wire.Signal(role, signal.SIGSTOP))
             self._stops.append(_Stopping(index, fault))
-        elif isinstance(fault, Kill):
-            self._signal(wire.Signal(fault.victim, signal.SIGKILL))
+        elif isinstance(fault, Kill | Restart):
+            self._tell(wire.Signal(fault.victim, signal.SIGKILL))
             self._killing.append(index)
         elif isinstance(fault, Terminate):
             # The zygote has sent it before it answers whatever is said next; what the victim does then is its own.
-            self._signal(wire.Signal(fault.victim, fault.number))
+            self._tell(wire.Signal(fault.victim, fault.number))
             self._flags.raise_(index)
         elif isinstance(fault, LimitFault):
             self._limits.append(fault)
@@ -138,7 +141,7 @@ class Deeds:
         still = {role for stop in self._stops for role in stop.fault.roles}
         for role in ended.fault.roles:
             if role not in still:
-                self._signal(wire.Signal(role, signal.SIGCONT))
+                self._tell(wire.Signal(role, signal.SIGCONT))
 
     def _calls(self) -> list[int]:
         data = b""
@@ -149,7 +152,7 @@ class Deeds:
 
 
 def _needs_lane(fault: object) -> bool:
-    return isinstance(fault, Stop | LimitFault) or (isinstance(fault, SignalFault) and fault.remote)
+    return isinstance(fault, Stop | LimitFault | Restart) or (isinstance(fault, SignalFault) and fault.remote)
 
 
 def _has_ended(process: Process | None) -> bool:

@@ -20,6 +20,7 @@ import msgspec
 
 from harness import plan as plans
 from harness.clock import SECOND, now, pause
+from harness.faults import AGAIN, Restart
 from harness.interpreter import python
 from harness.seam.region import MAX_PROCESSES
 from harness.zygote import child, pages, wire
@@ -45,6 +46,9 @@ class Run:
         self.children: dict[int, Child] = {}
         self.launchers: list[socket.socket] = []
         self.started = 0
+        self.repeated = {fault.victim for fault in self.plan.faults if isinstance(fault, Restart)}
+        self.orders: dict[str, tuple[wire.Start, list[int]]] = {}
+        """How those were started that a fault starts again, with duplicates of their descriptors."""
 
     @property
     def folder(self) -> Path:
@@ -106,6 +110,9 @@ class Zygote:
             self._start(run, message, fds, lane)
         elif isinstance(message, wire.Signal):
             _signal(run, message)
+        elif isinstance(message, wire.Again):
+            order, kept = run.orders.pop(message.role)
+            self._start(run, wire.Start(message.name, order.target, order.args), kept, lane)
         elif isinstance(message, wire.Ping):
             self._serve_launchers(run)
             self._announce_all(run)
@@ -131,6 +138,8 @@ class Zygote:
             _say(answer, wire.Refused(f"a run has at most {MAX_PROCESSES} processes"))
             return
         index, run.started = run.started, run.started + 1
+        if order.role in run.repeated:
+            run.orders[order.role] = (order, [os.dup(fd) for fd in fds])
         theirs: socket.socket | None = None
         if order.role == "client":
             ours, theirs = wire.pair()
@@ -143,7 +152,7 @@ class Zygote:
             args=order.args,
             fds=fds,
             plan=run.begin.plan,
-            rewrites=run.begin.rewrites.get(order.role, {}),
+            rewrites=run.begin.rewrites.get(order.role.removesuffix(AGAIN), {}),
             memory=run.memory,
             index=index,
             signals=run.signals,
@@ -257,7 +266,7 @@ class Zygote:
         for launcher in run.launchers:
             self._selector.unregister(launcher)
             launcher.close()
-        _close([run.memory, run.signals, run.calls])
+        _close([run.memory, run.signals, run.calls, *(fd for _, kept in run.orders.values() for fd in kept)])
         del self._runs[run.lane]
         return killed, residue
 

@@ -41,6 +41,13 @@ class Signal(Struct, frozen=True, tag="signal"):
     number: int
 
 
+class Again(Struct, frozen=True, tag="again"):
+    """Start the process of a role once more, as it was started; it has ended. Its new role is in the answer."""
+
+    role: str
+    name: str
+
+
 class Clean(Struct, frozen=True, tag="clean"):
     """End the run: kill what lives, reap it, remove the folder, then answer Cleaned."""
 
@@ -84,7 +91,7 @@ class Pong(Struct, frozen=True, tag="pong"):
     """All starts asked for before the question are done, all deaths before it are announced."""
 
 
-Message = Lane | Begin | Start | Signal | Clean | Started | Refused | Died | Cleaned | Ping | Pong
+Message = Lane | Begin | Start | Signal | Again | Clean | Started | Refused | Died | Cleaned | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

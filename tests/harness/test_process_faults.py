@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 
 import pytest
 
-from harness.faults import Clock, Descriptors, Exit, Fault, Memory
+from harness.faults import AGAIN, Clock, Descriptors, Exit, Fault, Memory, Restart
 from harness.history import History
 from harness.instant import Instant
 from harness.plan import EngineOptions, Plan, Request, Workload
@@ -44,6 +45,30 @@ def test_a_silent_exit_before_anything_else_is_a_failed_start(world: RealWorld) 
     history, verdict = run(world, plan(Exit(Instant("dp0.rank1", "start"), 0)))
     assert verdict.ok, verdict
     assert told(history).startswith("StartupError|dp0.rank1|")
+
+
+# restart
+
+
+@pytest.mark.parametrize("at", ["dp0.rank0:output.send[outputs]#2:after", "dp0.rank1:tp.all_reduce#7:before"])
+def test_a_rank_that_comes_back_in_its_own_place_neither_joins_nor_stays(world: RealWorld, at: str) -> None:
+    history, verdict = run(world, plan(Restart(Instant.parse(at), to="dp0.rank1")))
+    assert verdict.ok, verdict
+    assert (verdict.refused, fired(verdict)) == (1, [1])
+    assert told(history).startswith("EngineDeadError|dp0.rank1|killed by SIGKILL")
+    first, second = history.process("dp0.rank1"), history.process(f"dp0.rank1{AGAIN}")
+    assert first is not None
+    assert second is not None
+    assert (first.status, second.ended_by) == (-signal.SIGKILL, "itself")
+    assert first.pid != second.pid
+    assert first.ended is not None
+    assert first.ended < second.started
+    assert not history.of(second.role, "relay.recv")
+    assert history.residue == ()
+
+
+def test_the_client_cannot_be_started_again() -> None:
+    assert "cannot be started again" in (Restart(SECOND_STEP, to="client").complaint() or "")
 
 
 # clock
