@@ -246,6 +246,6 @@ def test_what_was_sent_and_what_was_answered_take_no_memory_afterwards(kind: str
         caller.call("collective_rpc", "echo", [np.ones(1000)])
         base = traced()
         answer = caller.call("collective_rpc", "echo", [np.ones(MEGABYTE)])
-        assert traced() - base > 8 * MEGABYTE
+        assert traced() - base > 7 * MEGABYTE  # eight, but for what else was let go meanwhile
         del answer
         until(lambda: traced() - base < MEGABYTE, "it is given back")

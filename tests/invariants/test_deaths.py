@@ -321,7 +321,7 @@ def condemned(caller: Caller) -> EngineDeadError:
             "self._death, self._raised = _twin(error), lambda: None",
         ),
     ),
-    kin=(*kin_of("I14"), "I15", "I16", "I17", "I18", "I30", "I32", "I37", "I39", "I40"),
+    kin=(*kin_of("I14"), "I15", "I16", "I17", "I18", "I30", "I32", "I37", "I39", "I40", "I22"),
 )
 @both_kinds
 def test_a_dead_engine_takes_nothing_more_although_it_could_be_reached_and_its_cause_stays(kind: str) -> None:
