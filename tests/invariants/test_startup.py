@@ -172,7 +172,7 @@ CASES = [pytest.param(kind, failure, id=f"{kind}-{failure}") for failure in FAIL
         Change("engine/launch.py", f"with signals_wait():\n    {START_ONE}", f"if True:\n    {START_ONE}"),
         Change("engine/monitor.py", "ranks.unwatch(self._wake.fileno())\nself._wake.close()", "pass"),
     ),
-    kin=("I35", "I36"),
+    kin=("I35", "I36", "I37"),
 )
 @pytest.mark.parametrize(("kind", "failure"), CASES)
 def test_a_start_that_fails_raises_in_time_and_leaves_nothing(
