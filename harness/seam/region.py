@@ -213,12 +213,31 @@ class Recorder:
     def _write_slot(
         self, thread: _Thread, site: str, kind: str, text: str, state: int, flags: int, number: int, gives_up: int
     ) -> None:
-        names = self._name(site), self._name(kind), self._name(text)
-        _U32.pack_into(self._map, thread.slot, thread.version + 1)
-        thread.version += 2
-        fields = (thread.tid, *names, state, flags, number, thread.since, gives_up, thread.progress)
-        _WAIT.pack_into(self._map, thread.slot, thread.version - 1, *fields)
-        _U32.pack_into(self._map, thread.slot, thread.version)
+        numbers, slot = self._strings, thread.slot
+        if (site_number := numbers.get(site)) is None:
+            site_number = self._name(site)
+        if (kind_number := numbers.get(kind)) is None:
+            kind_number = self._name(kind)
+        if (text_number := numbers.get(text)) is None:
+            text_number = self._name(text)
+        version = thread.version = thread.version + 2
+        _U32.pack_into(self._map, slot, version - 1)
+        _WAIT.pack_into(
+            self._map,
+            slot,
+            version - 1,
+            thread.tid,
+            site_number,
+            kind_number,
+            text_number,
+            state,
+            flags,
+            number,
+            thread.since,
+            gives_up,
+            thread.progress,
+        )
+        _U32.pack_into(self._map, slot, version)
 
     def dump(self, data: bytes) -> None:
         """Replaces the loop dump (JSON)."""

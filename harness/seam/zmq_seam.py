@@ -50,6 +50,7 @@ class _Sockets:
     def __init__(self) -> None:
         self.links: dict[int, str] = {}
         self.endpoints: dict[int, str] = {}
+        self._known: dict[int, tuple[str, str, str, str]] = {}
         self.bound: dict[str, list[tuple[str, int]]] = {}
         self.squatters: list[zmq.Socket[bytes]] = []
         self.adjustments: list[_Adjustment] = []
@@ -60,6 +61,7 @@ class _Sockets:
     def reset(self, names: Names | None, rewrites: dict[str, str]) -> None:
         self.links.clear()
         self.endpoints.clear()
+        self._known.clear()
         self.bound.clear()
         self.squatters.clear()
         self.adjustments.clear()
@@ -68,6 +70,22 @@ class _Sockets:
 
     def link(self, socket: zmq.Socket[bytes]) -> str:
         return self.links.get(socket.underlying, "zmq")
+
+    def known(self, socket: zmq.Socket[bytes]) -> tuple[str, str, str, str]:
+        """The socket's link and endpoint, and its sites of a send and of a receive."""
+        underlying = socket.underlying
+        found = self._known.get(underlying)
+        if found is None:
+            link = self.links.get(underlying, "zmq")
+            found = (link, self.endpoints.get(underlying, ""), f"{link}.send", f"{link}.recv")
+            if underlying in self.links:
+                self._known[underlying] = found
+        return found
+
+    def forget(self, underlying: int) -> None:
+        """The socket of that address is closed; another one may be made there."""
+        for names in (self.links, self.endpoints, self._known):
+            names.pop(underlying, None)
 
     def endpoint(self, socket: zmq.Socket[bytes]) -> str:
         """The name of the socket's endpoint where its link has several; empty where the link says it all."""
@@ -233,17 +251,15 @@ def _close(seam: Seam, original: Any, self: Any, *args: Any, **kwargs: Any) -> A
     seam.before(f"{link}.close")
     linger = _lingering(link)
     result = original(self, *args, **kwargs) if linger is None else original(self, linger)
-    sockets.links.pop(underlying, None)
-    sockets.endpoints.pop(underlying, None)
+    sockets.forget(underlying)
     seam.after(f"{link}.close", progress=False)
     return result
 
 
 def _send(seam: Seam, original: Any, self: Any, message: Any, flags: int = 0, *args: Any, **kwargs: Any) -> Any:
-    link = sockets.link(self)
+    link, to, where, _ = sockets.known(self)
     kind, number = sockets.kind(link, "send", message)
-    where = f"{link}.send"
-    size, to = _size(message), sockets.endpoint(self)
+    size = _size(message)
     seam.before(where, kind, number, size, to)
     blocking = not flags & zmq.NOBLOCK
     if blocking:
@@ -263,8 +279,7 @@ def _send(seam: Seam, original: Any, self: Any, message: Any, flags: int = 0, *a
 
 
 def _recv(seam: Seam, original: Any, self: Any, flags: int = 0, *args: Any, **kwargs: Any) -> Any:
-    link = sockets.link(self)
-    where = f"{link}.recv"
+    link, _, _, where = sockets.known(self)
     blocking = not flags & zmq.NOBLOCK
     if blocking:
         seam.before(where)
