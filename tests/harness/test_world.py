@@ -229,7 +229,7 @@ def test_several_lanes_run_plans_at_once_and_return_all_of_them(world: RealWorld
 def test_a_plan_that_the_target_cannot_run_is_refused_before_anything_starts(world: RealWorld) -> None:
     for wrong, words in (
         (plan(relay="nosuch"), "engine.relay: got 'nosuch'"),
-        (plan(Drop("output", "outputs", "dp0.rank0")), "no link 'output' has a proxy"),
+        (plan(Drop("lifeline", "stop", "dp0.rank0")), "no link 'lifeline' has a proxy"),
         (plan(Drop("relay", "dne", "dp0.rank1")), "no frame 'dne' on relay"),
         (plan(Drop("relay", "done", "dp0.rank0")), "does not connect to relay"),
     ):
