@@ -60,7 +60,7 @@ def test_aborts_of_what_is_not_under_way_do_no_harm_whenever_they_come(kind: str
         caller.abort("twice")
         assert reason_of(caller.outputs_of("twice")["twice"]) is FinishReason.ABORT
 
-        # Rank 0 takes all of this in one go.
+        # Most likely rank 0 takes all of this in one go; it must not matter.
         caller.signal(0, signal.SIGSTOP)
         caller.abort("before")
         caller.add("before")
@@ -69,7 +69,7 @@ def test_aborts_of_what_is_not_under_way_do_no_harm_whenever_they_come(kind: str
         caller.signal(0, signal.SIGCONT)
         told = caller.outputs_of("before", "with")
         assert tokens_of(told["before"]) == reference.greedy("tiny", PROMPT, 4)
-        assert told["with"] == [RequestOutput("with", [], FinishReason.ABORT)]
+        assert reason_of(told["with"]) is FinishReason.ABORT
 
         caller.serve()  # and nothing more comes of any of these
         require_nothing_left(caller)
