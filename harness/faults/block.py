@@ -5,11 +5,8 @@ With ``until`` it is a rendezvous: an order of two processes' instants, without 
 
 from __future__ import annotations
 
-import math
-
-from harness.clock import SECOND, now
 from harness.faults.hand import Hand
-from harness.faults.settings import InstantFault
+from harness.faults.settings import InstantFault, deadline, ends, longest, wrong_time
 from harness.instant import Instant
 
 
@@ -26,18 +23,18 @@ class Block(InstantFault, frozen=True, forbid_unknown_fields=True, tag="block", 
 
     @property
     def cost(self) -> float:
-        return math.inf if self.or_after is None else self.or_after
+        return longest(self.or_after)
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
-        if self.or_after is not None and not 0 < self.or_after <= 600:
-            return f"or_after: {self.or_after} is outside 0..600 seconds"
+        if (wrong := wrong_time(self.or_after)) is not None:
+            return wrong
         if self.until == self.at:
             return f"until: {self.until} is the instant at which it blocks"
         return None
 
     def strike(self, hand: Hand) -> None:
-        until = -1 if self.or_after is None else now() + int(self.or_after * SECOND)
+        until = deadline(self.or_after)
         hand.fired()
         hand.waits(until)
         hand.await_word(until)
@@ -45,6 +42,4 @@ class Block(InstantFault, frozen=True, forbid_unknown_fields=True, tag="block", 
         hand.over()
 
     def __str__(self) -> str:
-        ends = [f"until {self.until}"] if self.until else []
-        ends += [f"for {self.or_after:g} s"] if self.or_after is not None else []
-        return f"block {self.at} {' or '.join(ends) or 'until faults are healed'}"
+        return f"block {self.at} {ends(self.until, self.or_after) or 'until faults are healed'}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
-from harness.faults.settings import _Fault
+from harness.faults.settings import _Fault, ends, longest, wrong_time
 from harness.instant import Instant
 from harness.proxy.records import Action, FrameRule
 
@@ -104,14 +103,10 @@ class LastingFault(FrameFault, frozen=True, forbid_unknown_fields=True, tag_fiel
 
     @property
     def cost(self) -> float:
-        return math.inf if self.or_after is None else self.or_after
+        return longest(self.or_after)
 
     def complaint(self) -> str | None:
-        if (wrong := super().complaint()) is not None:
-            return wrong
-        if self.or_after is not None and not 0 < self.or_after <= 600:
-            return f"or_after: {self.or_after} is outside 0..600 seconds"
-        return None
+        return super().complaint() or wrong_time(self.or_after)
 
     def _rule(self, action: Action, index: int, kind: str, **settings: Any) -> FrameRule:
         ends = {"after": self.or_after, "until_signal": self.until is not None}
@@ -119,6 +114,5 @@ class LastingFault(FrameFault, frozen=True, forbid_unknown_fields=True, tag_fiel
 
     def _ends(self) -> str:
         """What ends it, as the end of a sentence."""
-        ends = [f"until {self.until}"] if self.until else []
-        ends += [f"for {self.or_after:g} s"] if self.or_after is not None else []
-        return f" {' or '.join(ends)}" if ends else ""
+        said = ends(self.until, self.or_after)
+        return f" {said}" if said else ""

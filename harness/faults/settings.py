@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from harness.clock import SECOND, now
 from harness.faults.hand import Hand
 from harness.instant import Instant
 
@@ -77,3 +78,30 @@ class LimitFault(InstantFault, frozen=True, forbid_unknown_fields=True, tag_fiel
     def restore(self, pid: int) -> None:
         """Make this process's limit, which the other one was born with, that of another process again."""
         resource.prlimit(pid, self.limit, resource.getrlimit(self.limit))
+
+
+# What lasts until an instant, for a time, or until it is healed: the same words in every family.
+
+
+def longest(or_after: float | None) -> float:
+    """The seconds that it lasts at most; infinite where no time ends it."""
+    return math.inf if or_after is None else or_after
+
+
+def wrong_time(or_after: float | None) -> str | None:
+    """What is wrong with the seconds after which it ends, as 'field: sentence', or None."""
+    if or_after is not None and not 0 < or_after <= 600:
+        return f"or_after: {or_after} is outside 0..600 seconds"
+    return None
+
+
+def deadline(or_after: float | None) -> int:
+    """When it ends if it begins now (nanoseconds); -1 where no time ends it."""
+    return -1 if or_after is None else now() + int(or_after * SECOND)
+
+
+def ends(until: Instant | None, or_after: float | None) -> str:
+    """What ends it, as the end of a sentence; empty where only healing does."""
+    said = [f"until {until}"] if until else []
+    said += [f"for {or_after:g} s"] if or_after is not None else []
+    return " or ".join(said)

@@ -6,11 +6,9 @@ and `kill` can strike there too; this fault is for all calls of one role at once
 
 from __future__ import annotations
 
-import math
-
-from harness.clock import SECOND, now
+from harness.clock import now
 from harness.faults.hand import Hand
-from harness.faults.settings import InstantFault
+from harness.faults.settings import InstantFault, deadline, ends, longest, wrong_time
 
 
 class Store(InstantFault, frozen=True, forbid_unknown_fields=True, tag="store", tag_field="kind"):
@@ -23,16 +21,14 @@ class Store(InstantFault, frozen=True, forbid_unknown_fields=True, tag="store", 
 
     @property
     def cost(self) -> float:
-        return math.inf if self.or_after is None else self.or_after
+        return longest(self.or_after)
 
     def complaint(self) -> str | None:
         """What is wrong with the settings, as 'field: sentence', or None."""
-        if self.or_after is not None and not 0 < self.or_after <= 600:
-            return f"or_after: {self.or_after} is outside 0..600 seconds"
-        return None
+        return wrong_time(self.or_after)
 
     def strike(self, hand: Hand) -> None:
-        until = -1 if self.or_after is None else now() + int(self.or_after * SECOND)
+        until = deadline(self.or_after)
 
         def stand_still() -> None:
             if 0 <= until <= now():
@@ -46,5 +42,5 @@ class Store(InstantFault, frozen=True, forbid_unknown_fields=True, tag="store", 
         hand.before_store_calls(stand_still)
 
     def __str__(self) -> str:
-        how = "until faults are healed" if self.or_after is None else f"for {self.or_after:g} s"
+        how = ends(None, self.or_after) or "until faults are healed"
         return f"the store does not answer {self.victim} from {self.at} on {how}"

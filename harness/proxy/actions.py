@@ -7,6 +7,7 @@ is missing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -56,40 +57,42 @@ def drop(flow: Flow, unit: Unit, state: RuleState) -> bool:
     return True
 
 
-def hold(flow: Flow, unit: Unit, state: RuleState) -> bool:
+def _until_open(do: Callable[[Flow, Unit, RuleState], None]) -> Callable[[Flow, Unit, RuleState], bool]:
+    """The action that does this, as long as its release instant is not behind."""
+
+    @functools.wraps(do)
+    def act(flow: Flow, unit: Unit, state: RuleState) -> bool:
+        if state.open:
+            return False
+        state.fired += 1
+        do(flow, unit, state)
+        return True
+
+    return act
+
+
+@_until_open
+def hold(flow: Flow, unit: Unit, state: RuleState) -> None:
     """The frame waits."""
-    if state.open:
-        return False
-    state.fired += 1
     flow.hold(unit, state)
-    return True
 
 
-def lag(flow: Flow, unit: Unit, state: RuleState) -> bool:
+@_until_open
+def lag(flow: Flow, unit: Unit, state: RuleState) -> None:
     """The frame takes longer, as do those behind it; it arrives even if the sender ends meanwhile."""
-    if state.open:
-        return False
-    state.fired += 1
     flow.hold(unit, state, steady=True)
-    return True
 
 
-def reorder(flow: Flow, unit: Unit, state: RuleState) -> bool:
+@_until_open
+def reorder(flow: Flow, unit: Unit, state: RuleState) -> None:
     """The next frame goes first."""
-    if state.open:
-        return False
-    state.fired += 1
     flow.set_aside(unit, state)
-    return True
 
 
-def stall(flow: Flow, unit: Unit, state: RuleState) -> bool:
+@_until_open
+def stall(flow: Flow, unit: Unit, state: RuleState) -> None:
     """Nothing moves any more, so that back pressure is felt."""
-    if state.open:
-        return False
-    state.fired += 1
     flow.stall(unit, state)
-    return True
 
 
 def slow(flow: Flow, unit: Unit, state: RuleState) -> bool:
@@ -102,14 +105,11 @@ def slow(flow: Flow, unit: Unit, state: RuleState) -> bool:
     return True
 
 
-def refuse(flow: Flow, unit: Unit, state: RuleState) -> bool:
+@_until_open
+def refuse(flow: Flow, unit: Unit, state: RuleState) -> None:
     """The frame is lost, its connection with it, and nobody listens any more."""
-    if state.open:
-        return False
-    state.fired += 1
     flow.refuse(state)
     flow.sever(unit, state.rule.index)
-    return True
 
 
 def reset(flow: Flow, unit: Unit, state: RuleState) -> bool:

@@ -9,11 +9,9 @@ import pytest
 from harness.faults import Block, Delay, Fault, Kill, Raise, Stop, Terminate
 from harness.history import Event, History
 from harness.instant import Instant
-from harness.judge import judge
-from harness.plan import Plan, PlanError, Topology
+from harness.plan import PlanError
 from harness.targets import get
 from harness.targets.engine import timeouts_of
-from harness.verdict import Verdict
 from harness.world.real import RealWorld
 from tests.harness.test_faults import fired, plan, run, silence, statuses, told
 
@@ -202,11 +200,7 @@ def test_an_instant_that_is_never_passed_makes_the_run_vacuous_and_says_what_was
 
 
 def test_a_role_that_never_began_is_said(world: RealWorld) -> None:
-    history: History = world.run(
-        Plan(
-            topology=Topology(tp=2),
-            faults=(Raise(Instant("dp0.rank0", "start")), Delay(Instant("dp0.rank1", "start"), 1)),
-        )
-    )
-    verdict: Verdict = judge(history)
-    assert verdict.faults[0].fired == 1
+    launching = Instant("client", "call(engine.client.starting:start)", side="before")
+    _, verdict = run(world, plan(Raise(launching), Delay(Instant("dp0.rank1", "start"), 1)))
+    assert fired(verdict) == [1, 0]
+    assert [count.why for count in verdict.faults] == ["", "dp0.rank1 never started"]
