@@ -72,8 +72,11 @@ class Attachment:
     # ---- sending ----
 
     async def delivered(self, parcel: Parcel | None) -> None:
-        """Return once the memory on its way is not needed any more. Raises the latched error if it never got there."""
-        if parcel is None or parcel.done:
+        """Return once the memory on its way is not needed any more. Raises the latched error if it never got there.
+
+        Memory takes at least a turn of the loop, however fast it went: whoever sends it can always be cancelled there.
+        """
+        if parcel is None:
             return
         released = self.loop.create_future()
         self._unsent.add(released)
@@ -82,7 +85,10 @@ class Attachment:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 self.loop.call_soon_threadsafe(_complete, released)
 
-        self._releases.wait(parcel, then)
+        if parcel.done:
+            self.loop.call_soon(_complete, released)
+        else:
+            self._releases.wait(parcel, then)
         try:
             await released
         finally:

@@ -170,13 +170,16 @@ class Reader:
         inside = getattr(getattr(stream, "ag_await", None), "__qualname__", "")
         where: Where = "add" if inside == _SENDING else "read"
         if self._program.wants(self, where):
-            asyncio.get_running_loop().call_soon(self._waits, where, awaited)
+            if where == "add":  # over soon, and perhaps by the next turn already: the task has not gone on then
+                asyncio.get_running_loop().call_soon(self._program.passes, self, where)
+            else:
+                asyncio.get_running_loop().call_soon(self._waits, awaited)
         if where == "read" and self._program.wants(self, "tick"):
             awaited.add_done_callback(lambda _: self._program.passes(self, "tick"))  # comes before the task's own
 
-    def _waits(self, where: Where, awaited: asyncio.Future[Any]) -> None:
+    def _waits(self, awaited: asyncio.Future[Any]) -> None:
         if not awaited.done():
-            self._program.passes(self, where)
+            self._program.passes(self, "read")
 
     def _give_up(self, how: str) -> None:
         self._over = True

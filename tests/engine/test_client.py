@@ -18,13 +18,16 @@ from typing import NoReturn
 
 import pytest
 import torch
+import zmq
 
 from engine.client.aio import AsyncMPClient
+from engine.client.sending import Outbox
 from engine.errors import EngineDeadError, EngineGenerateError, ExitCode, StartupError
 from engine.launch import Process
 from engine.llm import AsyncLLM
 from engine.messages import FinishReason, Outputs, Request, SamplingParams
-from engine.model import llama, reference
+from engine.model import llama, reference, weights
+from engine.model.config import MODELS
 from engine.parallel.group import TensorGroup
 from tests.engine.forks import ForkFactory, config_for, replace
 
@@ -266,6 +269,35 @@ def test_a_request_that_cannot_be_encoded_fails_alone(factory: ForkFactory) -> N
             await stream.aclose()
             tokens = [t async for output in llm.generate([1], SamplingParams(3)) for t in output.token_ids]
             assert tokens == reference.greedy("tiny", [1], 3)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_large_arrays_can_be_cancelled_on_their_way_however_fast_they_go(
+    factory: ForkFactory, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    embeds = weights.full(MODELS["tiny"], "embedding")[[1, 2, 3]].numpy()
+    send = Outbox.add
+
+    def sent(self: Outbox, request: Request) -> zmq.MessageTracker | None:
+        parcel = send(self, request)
+        assert parcel is not None
+        if fast:
+            parcel.wait()
+        return parcel
+
+    monkeypatch.setattr(Outbox, "add", sent)
+
+    async def run() -> None:
+        client = AsyncMPClient(config_for(2), factory)
+        task = asyncio.create_task(client.add_request_async(Request("a", [], SamplingParams(3), embeds)))
+        await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        client.shutdown()
 
     asyncio.run(run())
 

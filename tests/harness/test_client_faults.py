@@ -128,6 +128,12 @@ def test_a_cancelled_task_ends_and_its_request_with_it(
         assert max(event.size for event in arrived) > 3 * 96 * 8, "the prompt travels as rows of numbers"
 
 
+def test_a_task_is_cancelled_in_its_sending_also_if_nothing_holds_that_up(world: RealWorld) -> None:
+    history = passed(world, plan(Cancel(during="add"), plugin="hasty"))
+    assert ends(history) == {0: "cancelled", 1: "length"}
+    assert sorted(heard(history)) == ["abort", "add", "add"]
+
+
 def test_a_task_can_be_cancelled_in_the_tick_in_which_its_token_is_there(world: RealWorld) -> None:
     """The output is in by then, and yet nobody reads it."""
     history = passed(world, plan(Cancel(during="tick"), workload=LEFT))
