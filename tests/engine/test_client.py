@@ -22,6 +22,7 @@ import zmq
 
 from engine.client.aio import AsyncMPClient
 from engine.client.sending import Outbox
+from engine.codec import Array
 from engine.errors import EngineDeadError, EngineGenerateError, ExitCode, StartupError
 from engine.launch import Process
 from engine.llm import AsyncLLM
@@ -291,7 +292,7 @@ def test_large_arrays_can_be_cancelled_on_their_way_however_fast_they_go(
 
     async def run() -> None:
         client = AsyncMPClient(config_for(2), factory)
-        task = asyncio.create_task(client.add_request_async(Request("a", [], SamplingParams(3), embeds)))
+        task = asyncio.create_task(client.add_request_async(Request("a", [], SamplingParams(3), Array.of(embeds))))
         await asyncio.sleep(0)
         assert not task.done()
         task.cancel()
