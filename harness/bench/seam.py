@@ -57,7 +57,7 @@ _HERE = 15
 
 
 class SeamFactory:
-    """Starts ranks that have the seam, switched off."""
+    """Starts ranks that have the seam, switched on: so it knows their sockets, as it does in a run."""
 
     def __init__(self, memory: int) -> None:
         self._inner = SpawnFactory()
@@ -84,9 +84,7 @@ def run_under_seam(role: str, index: int, target: str, *rest: Any) -> None:
 
 def _begin(memory: int, index: int, role: str) -> Seam:
     target = get("engine")
-    seam = install.begin(Recorder(memory, index, role), (), Outlets(), target, {}, target.group_name)
-    site.deactivate()
-    return seam
+    return install.begin(Recorder(memory, index, role), (), Outlets(), target, {}, target.group_name)
 
 
 def _switch_on(seam: Seam) -> None:

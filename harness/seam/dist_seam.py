@@ -15,7 +15,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from harness.clock import MS, SECOND, now
+from msgspec import Struct
+
+from harness.clock import SECOND, now
 from harness.faults.hand import Change
 from harness.seam import site as seams
 from harness.seam.operations import OPERATIONS
@@ -24,13 +26,24 @@ from harness.seam.site import Seam
 Done = Callable[[], None]
 
 
-class _Operation:
+class _Place:
+    """One operation of one group. ``bare``: no fault of this process is armed there."""
+
+    __slots__ = ("bare", "group", "site", "track")
+
+    def __init__(self, group: str, site: str, seam: Seam) -> None:
+        self.group, self.site, self.track, self.bare = group, site, seam.track(site), not seam.is_armed(site)
+
+
+class _Operation(Struct, gc=False):
     """One collective under way in this process. ``left_out``: it was never issued."""
 
-    __slots__ = ("done", "left_out", "number", "site")
-
-    def __init__(self, site: str, number: int) -> None:
-        self.site, self.number, self.done, self.left_out = site, number, False, False
+    place: _Place
+    number: int
+    work: Callable[[], Any]
+    """Gives the work that is under way, as long as there is that."""
+    left_out: bool = False
+    done: bool = False
 
 
 class _Call:
@@ -59,34 +72,25 @@ class _Groups:
 
     def reset(self, name_of: Callable[[str], str]) -> None:
         self.issued: Counter[str] = Counter()
-        # By the work's id, with a reference that says whether it is still that one: cheaper than a weak dictionary.
-        self._works: dict[int, tuple[Callable[[], Any], _Operation]] = {}
-        self._sites: dict[tuple[str, str], tuple[str, str]] = {}
+        # By the work's id: cheaper than a weak dictionary.
+        self.works: dict[int, _Operation] = {}
+        self._places: dict[tuple[str, str], _Place] = {}
         self._name_of = name_of
         self.postponed: dict[str, _Call] = {}
         self.before_store: list[Done] = []
         self._kept: list[Any] = []
 
-    def site(self, description: str, operation: str) -> tuple[str, str]:
-        """The group's name, and its site for an operation."""
-        found = self._sites.get((description, operation))
+    def place(self, seam: Seam, description: str, operation: str) -> _Place:
+        """That operation of the group that torch describes so."""
+        found = self._places.get((description, operation))
         if found is None:
             group = self._name_of(description)
-            found = self._sites[description, operation] = (group, f"{group}.{operation}")
+            found = self._places[description, operation] = _Place(group, f"{group}.{operation}", seam)
         return found
-
-    def begin(self, work: Any, operation: _Operation) -> None:
-        """The work of that operation is under way."""
-        self._works[id(work)] = (weakref.ref(work), operation)
-
-    def of(self, work: Any) -> _Operation | None:
-        """The operation that is under way as that work."""
-        found = self._works.get(id(work))
-        return found[1] if found is not None and found[0]() is work else None
 
     def end(self, work: Any) -> None:
         """A wait for that work has succeeded or failed; another one has nothing to tell."""
-        self._works.pop(id(work), None)
+        self.works.pop(id(work), None)
 
     def keep(self, thing: Any) -> Any:
         """Holds for the process's life what nobody else does: work that nobody waits for, what C++ alone uses."""
@@ -129,41 +133,47 @@ def _issue(original: Callable[..., Any], name: str, operation: str) -> Callable[
         seam = seams.active()
         if seam is None:
             return original(self, *args, **kwargs)
-        group, site = groups.site(self.group_desc, operation)
-        number = groups.issued[group] = groups.issued[group] + 1
-        op = _Operation(site, number)
-        if not seam.changes_collectives:
-            seam.before(site, number=number)
-            return _make(seam, op, original, self, args, kwargs)
-        _issuing.changes = []
-        try:
-            seam.before(op.site, number=op.number)
-        finally:
-            changes, _issuing.changes = _issuing.changes, None
-        if changes or group in groups.postponed:
-            return _changed(seam, group, op, _Call(original, name, self, op.site, args, kwargs), changes or [])
-        return _make(seam, op, original, self, args, kwargs)
+        place = groups.place(seam, self.group_desc, operation)
+        number = groups.issued[place.group] = groups.issued[place.group] + 1
+        if place.bare:
+            place.track.before(number)
+        elif not seam.changes_collectives:
+            seam.before(place.site, number=number)
+        else:
+            _issuing.changes = []
+            try:
+                seam.before(place.site, number=number)
+            finally:
+                changes, _issuing.changes = _issuing.changes, None
+            if changes:
+                return _changed(seam, place, number, _Call(original, name, self, place.site, args, kwargs), changes)
+        if place.group in groups.postponed:
+            return _changed(seam, place, number, _Call(original, name, self, place.site, args, kwargs), [])
+        return _make(seam, place, number, original, self, args, kwargs)
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
 
 
-def _make(seam: Seam, op: _Operation, original: Callable[..., Any], group: Any, args: Any, kwargs: Any) -> Any:
+def _make(
+    seam: Seam, place: _Place, number: int, original: Callable[..., Any], group: Any, args: Any, kwargs: Any
+) -> Any:
     try:
         work = original(group, *args, **kwargs)
     except BaseException as error:
-        seam.failed(op.site, number=op.number, error=error)
+        seam.failed(place.site, number=number, error=error)
         raise
     if work is not None:
-        groups.begin(work, op)
+        groups.works[id(work)] = _Operation(place, number, weakref.ref(work))
     return work
 
 
 # Faults
 
 
-def _changed(seam: Seam, group: str, op: _Operation, call: _Call, changes: list[tuple[Change, Done]]) -> Any:
+def _changed(seam: Seam, place: _Place, number: int, call: _Call, changes: list[tuple[Change, Done]]) -> Any:
     """Issues the collective with what faults make of it, and behind it the one that it was to come behind."""
+    group = place.group
     then = [groups.postponed.pop(group)] if group in groups.postponed else []
     left_out = False
     for what, done in changes:
@@ -177,9 +187,9 @@ def _changed(seam: Seam, group: str, op: _Operation, call: _Call, changes: list[
             continue
         done()
     work = (
-        _leave_out(seam, group, op, call)
+        _leave_out(seam, place, number, call)
         if left_out
-        else _make(seam, op, call.original, call.group, call.args, call.kwargs)
+        else _make(seam, place, number, call.original, call.group, call.args, call.kwargs)
     )
     for behind in then:
         groups.issued[group] += 1
@@ -188,7 +198,7 @@ def _changed(seam: Seam, group: str, op: _Operation, call: _Call, changes: list[
     return work
 
 
-def _leave_out(seam: Seam, group: str, op: _Operation, call: _Call) -> Any:
+def _leave_out(seam: Seam, place: _Place, number: int, call: _Call) -> Any:
     """What the code gets instead of the work of a collective that is not issued: done at once, with its own input.
 
     The next one has its number, and in the history this role has come to it with nothing.
@@ -196,15 +206,14 @@ def _leave_out(seam: Seam, group: str, op: _Operation, call: _Call) -> Any:
     import torch
     from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
-    groups.issued[group] = op.number - 1
-    seam.before(f"{group}.skipped", number=op.number)
-    op.left_out = True
+    groups.issued[place.group] = number - 1
+    seam.before(f"{place.group}.skipped", number=number)
     if call.name in ("allgather", "_allgather_base"):
         _gather_own(call)
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result([])
     work = _create_work_from_future(future)
-    groups.begin(work, op)
+    groups.works[id(work)] = _Operation(place, number, weakref.ref(work), left_out=True)
     return work
 
 
@@ -276,23 +285,27 @@ def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         seam = seams.active()
-        op = groups.of(self) if seam is not None else None
-        if seam is None or op is None:
+        op = groups.works.get(id(self)) if seam is not None else None
+        if seam is None or op is None or op.work() is not self:
             return original(self, *args, **kwargs)
         if op.left_out:
             return _pass(seam, op)
-        limit = _limit(args, kwargs)
+        limit = _limit(args[0] if args else kwargs.get("timeout"))
         began = now()
-        seam.blocks(op.site, number=op.number, timeout_ms=None if limit is None else limit / MS)
+        place, number = op.place, op.number
+        place.track.wait(began, number, -1 if limit is None else began + limit)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
+            seam.runs()
             _ended_badly(seam, op, self, error, limit, now() - began)
             raise
-        finally:
-            seam.runs()
         groups.end(self)
-        seam.after(op.site, number=op.number)
+        if place.bare:
+            place.track.arrive(number)
+        else:
+            seam.runs()
+            seam.after(place.site, number=number)
         return result
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
@@ -303,7 +316,7 @@ def _pass(seam: Seam, op: _Operation) -> bool:
     """The wait for a collective that was left out; it counts as passed, so that occurrences are those of the code."""
     if not op.done:
         op.done = True
-        seam.after(op.site)
+        seam.after(op.place.site)
     return True
 
 
@@ -312,15 +325,15 @@ def _ended_badly(seam: Seam, op: _Operation, work: Any, error: BaseException, li
     if limit is not None and waited >= limit * 9 // 10 and not work.is_completed():
         return
     groups.end(work)
-    seam.failed(op.site, number=op.number, error=error)
+    seam.failed(op.place.site, number=op.number, error=error)
 
 
-def _limit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+@functools.lru_cache
+def _limit(timeout: Any) -> int | None:
     """The timeout of a wait, in nanoseconds; None for none. torch spells 'none' as a timeout of zero."""
-    limit = args[0] if args else kwargs.get("timeout")
-    if not isinstance(limit, timedelta) or limit <= timedelta(0):
+    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
         return None
-    return int(limit.total_seconds() * SECOND)
+    return int(timeout.total_seconds() * SECOND)
 
 
 def install() -> None:

@@ -20,6 +20,7 @@ import struct
 import threading
 from collections.abc import Iterator
 
+from harness.clock import now
 from harness.history import Event, Wait
 from harness.seam import flags
 
@@ -35,19 +36,25 @@ _DUMP_AT, _DUMP_BYTES = 4096, 32 << 10
 _STRINGS_AT, _STRINGS_BYTES = _DUMP_AT + _DUMP_BYTES, 64 << 10
 _WAITS_AT, _WAIT_SLOTS, _WAIT_BYTES = _STRINGS_AT + _STRINGS_BYTES, 64, 96
 _EVENTS_AT = _WAITS_AT + _WAIT_SLOTS * _WAIT_BYTES
-_EVENT = struct.Struct("<QIHHHBBIqqII")  # t, tid, site, kind, text, side, ok, n, number, value, size, committed
+_EVENT = struct.Struct("<QIIqqHHHBBII")  # t, tid, n, number, value, site, kind, text, side, ok, size, committed
+_EVENT_OF_TRACK = struct.Struct("<QIIqqQII")  # the same, with all from site to ok as one number
 _WAIT = struct.Struct("<IIHHHBBqqqQ")  # version, tid, site, kind, text, state, flags, number, since, gives up, progress
+_WAIT_OF_TRACK = struct.Struct("<IIQqqqQ")  # the same, with all from site to flags as one number
+_WAIT_HEAD = 8
+"""Where a wait's site, kind, text, state and flags begin; 0 for a thread that does not wait."""
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 MAX_EVENTS = (REGION_BYTES - _EVENTS_AT) // _EVENT.size
 _MAX_TEXT = 400
 _ROLE = 1
 """The number of the role among the strings; 0 is the empty one."""
 _SIDES = ("before", "after", "mark")
+_BEFORE, _AFTER, _ = range(3)
 _SIDE_NUMBERS = {side: number for number, side in enumerate(_SIDES)}
 _EVENT_BYTES = _EVENT.size
 _ALLOCATED_STEP, _BEYOND = 16, 64
 """Every so many events the header says how many there are; a reader looks for committed ones so far beyond that."""
 _SLICED, _HELD = 1, 2
+_TEXT_SHIFT, _SIDE_SHIFT, _OK_SHIFT, _STATE_SHIFT, _FLAGS_SHIFT = 32, 48, 56, 48, 56
 
 
 def create() -> int:
@@ -138,7 +145,7 @@ class Recorder:
         # Every wrapped call comes by here, so nothing is called that need not be.
         index = next(self._allocate)
         if index >= MAX_EVENTS:
-            _U64.pack_into(self._map, _LOST, index - MAX_EVENTS + 1)
+            self._lose(index)
             return
         numbers, thread = self._strings, self._local.me or self._begin()
         if (site_number := numbers.get(site)) is None:
@@ -152,19 +159,23 @@ class Recorder:
             _EVENTS_AT + index * _EVENT_BYTES,
             t,
             thread.tid,
+            n,
+            number,
+            value,
             site_number,
             kind_number,
             text_number,
             _SIDE_NUMBERS[side],
             ok,
-            n,
-            number,
-            value,
             size,
             1,
         )
         if not index % _ALLOCATED_STEP:
             _U64.pack_into(self._map, _ALLOCATED, index + 1)
+
+    def _lose(self, index: int) -> None:
+        """There is no room for the event of that index."""
+        _U64.pack_into(self._map, _LOST, index - MAX_EVENTS + 1)
 
     def clear(self) -> None:
         """Forgets all events: the next one is the first again."""
@@ -205,10 +216,7 @@ class Recorder:
         """This thread no longer blocks."""
         thread = self._local.me
         if thread is not None and thread.slot:
-            thread.version += 2
-            _WAIT.pack_into(
-                self._map, thread.slot, thread.version, thread.tid, 0, 0, 0, 0, 0, -1, 0, -1, thread.progress
-            )
+            _U64.pack_into(self._map, thread.slot + _WAIT_HEAD, 0)
 
     def _write_slot(
         self, thread: _Thread, site: str, kind: str, text: str, state: int, flags: int, number: int, gives_up: int
@@ -239,6 +247,14 @@ class Recorder:
         )
         _U32.pack_into(self._map, slot, version)
 
+    def track(self, site: str, kind: str = "") -> Track:
+        """What records a site that is passed often, for one kind of frame."""
+        return Track(self, self._name(site) | self._name(kind) << 16, site)
+
+    def text(self, text: str) -> int:
+        """The number that a :class:`Track` takes for that text."""
+        return self._name(text) << _TEXT_SHIFT
+
     def dump(self, data: bytes) -> None:
         """Replaces the loop dump (JSON)."""
         data = data[: _DUMP_BYTES - 8]
@@ -248,6 +264,90 @@ class Recorder:
         self._map[_DUMP_AT + 8 : _DUMP_AT + 8 + len(data)] = data
         self._dump_version += 1
         _U32.pack_into(self._map, _DUMP_AT, self._dump_version)
+
+
+class Track:
+    """One site with one kind of frame in this process: counts how often it is passed, and records it cheaply.
+
+    What :class:`Recorder` does in several calls is done in one here, and what never changes is looked up once.
+    """
+
+    __slots__ = ("_after", "_before", "_counter", "_head", "_recorder", "_site", "passed")
+
+    def __init__(self, recorder: Recorder, head: int, site: str) -> None:
+        self._recorder, self._head, self._site = recorder, head, site
+        self._before = head | _BEFORE << _SIDE_SHIFT | 1 << _OK_SHIFT
+        self._after = head | _AFTER << _SIDE_SHIFT | 1 << _OK_SHIFT
+        # Taken from an iterator, which needs no lock; how far it is may lag for an instant.
+        self._counter = itertools.count(1)
+        self.passed = 0
+
+    def before(self, number: int = -1, size: int = 0, text: int = 0) -> int:
+        """This thread is about to make the call; its occurrence is one more than the calls that have succeeded."""
+        n = self.passed + 1
+        recorder = self._recorder
+        self._record(recorder, recorder._local.me or recorder._begin(), n, number, size, self._before | text)
+        return n
+
+    def after(self, number: int = -1, size: int = 0, text: int = 0) -> int:
+        """The call has succeeded, which is no progress; its occurrence."""
+        n = self.passed = next(self._counter)
+        recorder = self._recorder
+        self._record(recorder, recorder._local.me or recorder._begin(), n, number, size, self._after | text)
+        return n
+
+    def after_progress(self, number: int = -1, size: int = 0, text: int = 0) -> int:
+        """The call has succeeded, and something has got on by it; its occurrence."""
+        n = self.passed = next(self._counter)
+        recorder = self._recorder
+        thread = recorder._local.me or recorder._begin()
+        thread.progress += 1
+        done = recorder._progress = recorder._progress + 1
+        _U64.pack_into(recorder._map, _PROGRESS, done)
+        self._record(recorder, thread, n, number, size, self._after | text)
+        return n
+
+    def arrive(self, number: int) -> int:
+        """This thread no longer blocks, since the call has succeeded, and something has got on; its occurrence."""
+        self._recorder.done()
+        return self.after_progress(number)
+
+    def count(self) -> int:
+        """The call has succeeded, which is recorded elsewhere; its occurrence."""
+        n = self.passed = next(self._counter)
+        return n
+
+    def wait(self, t: int, number: int, gives_up: int) -> None:
+        """This thread is about to block here, as with :meth:`Recorder.wait`."""
+        recorder = self._recorder
+        thread = recorder._local.me or recorder._begin()
+        slot = thread.slot
+        if not slot:
+            return
+        head = self._head | 1 << _STATE_SHIFT
+        key = (self._site, number, "", thread.progress)
+        if key == thread.key:
+            head |= _SLICED << _FLAGS_SHIFT
+        else:
+            thread.key, thread.since = key, t
+        version = thread.version = thread.version + 2
+        _U32.pack_into(recorder._map, slot, version - 1)
+        _WAIT_OF_TRACK.pack_into(
+            recorder._map, slot, version - 1, thread.tid, head, number, thread.since, gives_up, thread.progress
+        )
+        _U32.pack_into(recorder._map, slot, version)
+
+    @staticmethod
+    def _record(recorder: Recorder, thread: _Thread, n: int, number: int, size: int, head: int) -> None:
+        index = next(recorder._allocate)
+        if index >= MAX_EVENTS:
+            recorder._lose(index)
+            return
+        _EVENT_OF_TRACK.pack_into(
+            recorder._map, _EVENTS_AT + index * _EVENT_BYTES, now(), thread.tid, n, number, 0, head, size, 1
+        )
+        if not index % _ALLOCATED_STEP:
+            _U64.pack_into(recorder._map, _ALLOCATED, index + 1)
 
 
 class Region:
@@ -293,7 +393,7 @@ class Region:
             record = _EVENT.unpack_from(self._map, _EVENTS_AT + index * _EVENT.size)
             if not record[-1]:
                 continue
-            t, tid, site, kind, text, side, ok, n, number, value, size, _ = record
+            t, tid, n, number, value, site, kind, text, side, ok, size, _ = record
             yield Event(
                 t=t,
                 role=role,

@@ -6,10 +6,9 @@ library calls have nowhere to carry it. A process in which no seam is active pay
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -21,7 +20,7 @@ from harness.faults.hand import Change
 from harness.instant import Instant
 from harness.seam.disk import Disk
 from harness.seam.flags import Flags
-from harness.seam.region import Recorder
+from harness.seam.region import Recorder, Track
 
 __all__ = ["Armed", "Hand", "Outlets", "Seam", "activate", "active", "deactivate"]
 
@@ -63,9 +62,7 @@ class Seam:
         self.recorder = recorder
         self.role = recorder.role
         self.outlets = outlets or Outlets()
-        self._passed: dict[tuple[str, str], int] = {}
-        # What counts is taken from an iterator, which needs no lock; how far it is may lag for an instant.
-        self._occurrences: dict[tuple[str, str], Iterator[int]] = {}
+        self._tracks: dict[tuple[str, str], Track] = {}
         self._armed: defaultdict[tuple[str, str], list[Armed]] = defaultdict(list)
         for index, fault in enumerate(faults):
             for instant, ends in instants_of(fault):
@@ -77,6 +74,8 @@ class Seam:
             isinstance(armed.fault, CollectiveFault) for together in self._armed.values() for armed in together
         )
         """Whether some fault that is armed here changes a collective that is about to be issued."""
+        self._sites = {site for site, _ in self._armed}
+        """The sites at which something is armed; at those, passings of all kinds together are counted too."""
         for together in self._armed.values():
             # What leaves comes behind the others, and before it what takes from them what they need.
             together.sort(key=lambda armed: (isinstance(armed.fault, Raise), isinstance(armed.fault, Descriptors)))
@@ -85,32 +84,34 @@ class Seam:
         """A mark about a fault of the plan."""
         self.recorder.event(now(), site, "mark", number=number, text=text)
 
+    def track(self, site: str, kind: str = "") -> Track:
+        """What records that site for frames of that kind."""
+        key = site, kind
+        return self._tracks.get(key) or self._tracks.setdefault(key, self.recorder.track(site, kind))
+
+    def is_armed(self, site: str) -> bool:
+        """Whether anything is to be done when this process passes the site."""
+        return site in self._sites
+
     def before(self, site: str, kind: str = "", number: int = -1, size: int = 0, text: str = "") -> None:
         """This thread is about to make the call; its occurrence is one more than the calls that have succeeded."""
-        n = self._passed.get((site, kind), 0) + 1
-        self.recorder.event(now(), site, "before", kind, n, number, size=size, text=text)
+        track = self._tracks.get((site, kind)) or self.track(site, kind)
+        n = track.before(number, size, self.recorder.text(text) if text else 0)
         if (site, "before") in self._armed:
-            self._fire(site, "before", kind, n, self._passed.get((site, ""), 0) + 1)
+            self._fire(site, "before", kind, n, self.track(site).passed + 1)
 
     def after(
         self, site: str, kind: str = "", number: int = -1, size: int = 0, text: str = "", progress: bool = True
     ) -> None:
         """The call has succeeded."""
-        n = every = self._count(site, kind)
-        if kind:
-            every = self._count(site, "")
-        if progress:
-            self.recorder.progress()
-        self.recorder.event(now(), site, "after", kind, n, number, size=size, text=text)
-        if (site, "after") in self._armed:
-            self._fire(site, "after", kind, n, every)
-
-    def _count(self, site: str, kind: str) -> int:
-        """One occurrence more; which it is."""
-        key = site, kind
-        occurrences = self._occurrences.get(key) or self._occurrences.setdefault(key, itertools.count(1))
-        n = self._passed[key] = next(occurrences)
-        return n
+        track = self._tracks.get((site, kind)) or self.track(site, kind)
+        count = track.after_progress if progress else track.after
+        n = every = count(number, size, self.recorder.text(text) if text else 0)
+        if site in self._sites:
+            if kind:
+                every = self.track(site).count()
+            if (site, "after") in self._armed:
+                self._fire(site, "after", kind, n, every)
 
     def failed(self, site: str, kind: str = "", number: int = -1, error: BaseException | None = None) -> None:
         """The call has raised something that ends it."""

@@ -95,18 +95,19 @@ class _Sockets:
         """What a wait on the socket is for: a message, or (``.send``) room for one."""
         return (self.endpoint(socket) or self.link(socket)) + (".send" if sends else "")
 
-    def kind(self, link: str, direction: str, message: Any) -> tuple[str, int]:
-        """The kind and the number of one message (bytes, a Frame, or a list of them)."""
-        if self.names is None:
-            return "?", -1
+    def read(self, link: str, direction: str, message: Any) -> tuple[str, int, int]:
+        """The kind, the number and the size in bytes of one message (bytes, a Frame, or a list of them)."""
         frames: Sequence[bytes]
         if type(message) is bytes:
-            frames = (message,)
+            frames, size = (message,), len(message)
         else:
             parts = message if isinstance(message, list | tuple) else [message]
             frames = [part.bytes if isinstance(part, zmq.Frame) else bytes(part) for part in parts]
+            size = sum(map(len, frames))
+        if self.names is None:
+            return "?", -1, size
         found = self.names.classify(link, direction, frames)
-        return found.kind, -1 if found.number is None else found.number
+        return found.kind, -1 if found.number is None else found.number, size
 
 
 sockets = _Sockets()
@@ -258,8 +259,7 @@ def _close(seam: Seam, original: Any, self: Any, *args: Any, **kwargs: Any) -> A
 
 def _send(seam: Seam, original: Any, self: Any, message: Any, flags: int = 0, *args: Any, **kwargs: Any) -> Any:
     link, to, where, _ = sockets.known(self)
-    kind, number = sockets.kind(link, "send", message)
-    size = _size(message)
+    kind, number, size = sockets.read(link, "send", message)
     seam.before(where, kind, number, size, to)
     blocking = not flags & zmq.NOBLOCK
     if blocking:
@@ -294,8 +294,8 @@ def _recv(seam: Seam, original: Any, self: Any, flags: int = 0, *args: Any, **kw
     finally:
         if blocking:
             seam.runs()
-    kind, number = sockets.kind(link, "recv", message)
-    seam.after(where, kind, number, _size(message))
+    kind, number, size = sockets.read(link, "recv", message)
+    seam.after(where, kind, number, size)
     return message
 
 
@@ -305,6 +305,8 @@ def _poll_one(seam: Seam, original: Any, self: Any, timeout: float | None = None
 
 
 def _poll_many(seam: Seam, original: Any, self: Any, timeout: float | None = None) -> Any:
+    if timeout == 0:
+        return original(self, timeout)
     polled = [(source, flags) for source, flags in self.sockets if isinstance(source, zmq.Socket)]
     sources = ["fd"] * (len(polled) < len(self.sockets))
     sources += [sockets.source(socket, sends=not flags & zmq.POLLIN) for socket, flags in polled]
@@ -328,12 +330,6 @@ def _polled(seam: Seam, where: str, timeout: float | None, sources: str, call: C
 def _limit(socket: Any, option: int) -> float | None:
     limit = int(socket.getsockopt(option))
     return None if limit < 0 else float(limit)
-
-
-def _size(message: Any) -> int:
-    if isinstance(message, list | tuple):
-        return sum(map(len, message))
-    return len(message)
 
 
 def _pending(original: Callable[..., Any], call: str) -> Callable[..., Any]:
