@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 from collections.abc import Callable
@@ -158,10 +159,13 @@ class Connection:
             self._ended(side, flow, "", gone(side.sock))
             return False
         arrived = now()
-        unnoted = flow.receive(data)
-        self._write(flow, sink)
-        if unnoted:
-            flow.note(unnoted, arrived)
+        messages = flow.receive(data)
+        if messages:
+            raw = messages[0].raw if len(messages) == 1 else b"".join([message.raw for message in messages])
+            self._pass(raw, flow, sink)
+            self._ledger.later(flow.note, messages, arrived, len(raw))
+        else:
+            self._write(flow, sink)
         return not (flow.out or flow.severed or flow.stalled or sink.lost)
 
     def _ended(self, side: Side, flow: Flow, detail: str, gone: bool) -> None:
@@ -171,6 +175,16 @@ class Connection:
         flow.finish()
         if gone:
             self._lose(side)
+
+    def _pass(self, raw: bytes, flow: Flow, sink: Side) -> None:
+        """Write what nothing stands before; what the sink does not take goes where all wait."""
+        sent = 0
+        if not sink.lost:
+            with contextlib.suppress(OSError):  # the next write meets it again
+                sent = sink.sock.send(raw)
+        if sent < len(raw):
+            flow.out += raw[sent:]
+            self._write(flow, sink)
 
     def _write(self, flow: Flow, sink: Side) -> None:
         while flow.out and not sink.lost:

@@ -97,9 +97,9 @@ class Flow:
     # ---- bytes ----
 
     def receive(self, data: bytes) -> Sequence[Message]:
-        """Take bytes from the sending side; returns the messages in `out` that are still to be noted.
+        """Take bytes from the sending side; returns messages that may go at once, which are not in `out`.
 
-        Where no rule watches and nothing waits, messages may be written first: they need not wait for their names.
+        Where no rule watches and nothing waits, messages need not wait for their names: `note` them when they are gone.
         """
         if self._opaque:
             self._pass_opaque(data)
@@ -113,8 +113,8 @@ class Flow:
             self._trouble(f"{error}; passed on unread from here")
         else:
             if self._passes(units):
-                self.out += b"".join([unit.raw for unit in units])
                 return units
+        self._ledger.catch_up()  # so that all are counted in the order in which they came
         self._meet(units)
         if rest:
             self._pass_opaque(rest)
@@ -140,7 +140,9 @@ class Flow:
 
     def _passes(self, units: Sequence[Unread]) -> TypeGuard[Sequence[Message]]:
         """Whether these are messages alone, and nothing here asks what they are before they go on."""
-        if self._queue or self._aside or self.severed or self._from_subscriber or self._tally.watched:
+        if self.out or self._queue or self._aside or self.severed or self._from_subscriber:
+            return False
+        if self._tally.watched or self._pace is not None:
             return False
         for unit in units:  # noqa: SIM110 (all() with a generator takes far longer for one unit)
             if type(unit) is not Message:

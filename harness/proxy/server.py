@@ -65,7 +65,7 @@ class Server:
         parent = self._watch_parent()
         try:
             while self._serving:
-                self._turn(self._patience())
+                self._turn()
         finally:
             if self._run is not None:
                 self._run.close()
@@ -82,24 +82,24 @@ class Server:
         self._selector.register(parent, selectors.EVENT_READ, self._on_orphaned)
         return parent
 
-    def _patience(self) -> float | None:
-        """Seconds until the next timer, None when there is none."""
+    def _turn(self) -> None:
+        """One round: the next events, or the next timer."""
         due = None if self._run is None else self._run.next_timer_ns()
-        return None if due is None else max(0.0, (due - now()) / 1e9)
-
-    def _turn(self, timeout: float | None, talk: bool = True) -> bool:
-        """One round of events and timers; whether anything happened. `talk=False` leaves the control socket alone."""
-        happened = False
-        for key, mask in self._selector.select(timeout):
-            if not talk and key.fileobj is self._control:
-                continue
+        for key, mask in self._selector.select(None if due is None else max(0.0, (due - now()) / 1e9)):
             # A handler earlier in this round may have closed the socket: its own guard sees to that.
             callback: Callable[[int], None] = key.data
             callback(mask)
-            happened = True
-        if self._run is not None and self._run.fire_timers(now()):
-            happened = True
-        return happened
+        if due is not None and self._run is not None:
+            self._run.fire_timers(now())
+
+    def _move(self) -> bool:
+        """What can be done now but for the control socket; whether there was anything."""
+        happened = False
+        for key, mask in self._selector.select(0):
+            if key.fileobj is not self._control:
+                key.data(mask)
+                happened = True
+        return (self._run is not None and self._run.fire_timers(now())) or happened
 
     def _on_orphaned(self, mask: int) -> None:
         self._serving = False
@@ -198,7 +198,7 @@ class Server:
     def _drain(self) -> bool:
         """Move all that can be moved; whether there came an end to it."""
         give_up = now() + _DRAIN_NS
-        while self._turn(0, talk=False):
+        while self._move():
             if now() > give_up:
                 return False
         return True
