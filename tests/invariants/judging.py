@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from tests.invariants.listing import Listed, Mutant
 from tests.invariants.wire import Message, Ran, Served
 
+SHAKY = "shaky"
+"""The outcome of a test that fails once and then no more."""
+
 _LOG_LINES = 12
 
 
@@ -42,6 +45,16 @@ class Run:
         if self.problem:
             self.problem = "\n".join([self.problem, *text.rstrip().splitlines()[-_LOG_LINES:]])
 
+    def excuse(self, test: str) -> None:
+        """The test has failed, and has passed each time when it was tried again: that was not the change's doing."""
+        for ran in self.tests:
+            if ran.test == test and ran.outcome == "failed":
+                ran.outcome = SHAKY
+
+    def shaky(self) -> list[Ran]:
+        """The failures that did not come again."""
+        return [ran for ran in self.tests if ran.outcome == SHAKY]
+
     def failed(self) -> dict[str, Ran]:
         """The tests that failed, by id without parameters; each with its first failure."""
         found: dict[str, Ran] = {}
@@ -67,7 +80,8 @@ def judge_unchanged(run: Run) -> Verdict:
     """Without a change everything must pass."""
     if (problem := _problem(run)) is not None:
         return problem
-    faults = tuple(f"{ran.test} {ran.outcome}: {ran.why}" for ran in run.tests if ran.outcome != "passed")
+    wrong = (ran for ran in run.tests if ran.outcome not in ("passed", SHAKY))
+    faults = tuple(f"{ran.test} {ran.outcome}: {ran.why}" for ran in wrong)
     return Verdict("red" if faults else "green", faults)
 
 
@@ -79,10 +93,26 @@ def judge(mutant: Mutant, run: Run, listed: Sequence[Listed]) -> Verdict:
     missed = [node for node in mutant.tests if node not in failed]
     if missed:
         return Verdict("unnoticed", tuple(f"{node} lists this change and did not fail" for node in missed))
-    allowed = {*mutant.invariants, *mutant.kin}
-    strays = [test for test in listed if test.node in failed and allowed.isdisjoint(test.invariants)]
-    faults = [f"{failed[one.node].test} ({' '.join(one.invariants)}): {failed[one.node].why}" for one in strays]
+    strays = _strays(mutant, listed)
+    faults = [
+        f"{failed[one.node].test} ({' '.join(one.invariants)}): {failed[one.node].why}"
+        for one in listed
+        if one.node in strays and one.node in failed
+    ]
     return Verdict("strayed" if faults else "noticed", tuple(faults))
+
+
+def suspects(mutant: Mutant | None, run: Run, listed: Sequence[Listed]) -> list[str]:
+    """The tests, with their parameters, that have failed and should not have; without a mutant all that have."""
+    must_not = None if mutant is None else _strays(mutant, listed)
+    failed = [ran for ran in run.tests if ran.outcome == "failed"]
+    return list(dict.fromkeys(ran.test for ran in failed if must_not is None or ran.base in must_not))
+
+
+def _strays(mutant: Mutant, listed: Sequence[Listed]) -> set[str]:
+    """The tests that have nothing to do with the change."""
+    allowed = {*mutant.invariants, *mutant.kin}
+    return {test.node for test in listed if allowed.isdisjoint(test.invariants)}
 
 
 def _problem(run: Run) -> Verdict | None:

@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from tests.invariants import zygote
-from tests.invariants.judging import Run
+from tests.invariants.judging import Run, suspects
 from tests.invariants.listing import ROOT, Listed, Mutant, changed
 from tests.invariants.preloaded import PRELOADED
 from tests.invariants.probing import probed
@@ -29,6 +29,9 @@ from tests.invariants.wire import End, Job, Message, base
 
 COPIED = ("engine", "harness", "scenarios", "tests", "pyproject.toml")
 """What the tests need of the project."""
+
+MORE_TRIES = 2
+"""How often a test that should not have failed is tried again; its failure counts unless it passes each time."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -116,7 +119,10 @@ class Lab:
             mutant = mutants[number]
             reaching = [ran.test for ran in unchanged.tests if number in ran.reached]
             first, then = _order(mutant, listed, reaching, thorough=self._thorough)
-            return mutant, self._run(process, functools.partial(_change, mutant), first, then)
+            change = functools.partial(_change, mutant)
+            run = self._run(process, change, first, then)
+            self._try_again(process, change, run, suspects(mutant, run, listed))
+            return mutant, run
 
         return self._each(range(len(mutants)), work)
 
@@ -150,7 +156,20 @@ class Lab:
         run = self._run(process, lambda folder: on_import.update(_probe(mutants, folder)), [], nodes)
         for ran in run.tests:
             ran.reached = sorted({*ran.reached, *on_import})
+        self._try_again(process, lambda folder: None, run, suspects(None, run, []))
         return run
+
+    def _try_again(
+        self, process: subprocess.Popen[bytes], prepare: Callable[[Path], None], run: Run, tests: list[str]
+    ) -> None:
+        """Tells failures that were made by a busy machine from those that a change makes: these come again."""
+        for _ in range(MORE_TRIES if tests else 0):
+            again = self._run(process, prepare, [], tests)
+            run.seconds += again.seconds
+            passed = {ran.test for ran in again.tests if ran.outcome == "passed"}
+            tests = [test for test in tests if test in passed]
+        for test in tests:
+            run.excuse(test)
 
     def _run(
         self, process: subprocess.Popen[bytes], prepare: Callable[[Path], None], first: list[str], then: list[str]

@@ -84,6 +84,7 @@ def run_object(mutant: Mutant | None, run: Run, verdict: Verdict) -> dict[str, A
         "faults": list(verdict.faults),
         "served": run.served,
         "failed": {ran.test: ran.why for ran in run.tests if ran.outcome == "failed"},
+        "shaky": {ran.test: ran.why for ran in run.shaky()},
         "runs": len(run.tests),
         "seconds": round(run.seconds, 2),
     }
@@ -92,7 +93,7 @@ def run_object(mutant: Mutant | None, run: Run, verdict: Verdict) -> dict[str, A
 def _line(verdict: Verdict, what: str, result: str, run: Run) -> Text:
     text = Text(f"{verdict.word:<10}", style=_GOOD if verdict.good else _BAD)
     text.append(f" {what}   {result}   {run.seconds:.1f} s", style="default")
-    for fault in verdict.faults:
+    for fault in (*verdict.faults, *(f"{ran.test} failed once, and then no more: {ran.why}" for ran in run.shaky())):
         for line in fault.splitlines():
             text.append(f"\n{_MARGIN}{line}", style="default")
     return text

@@ -17,7 +17,7 @@ import pytest
 
 from tests.invariants import listing, marking
 from tests.invariants.__main__ import invoke
-from tests.invariants.judging import Run, judge, judge_unchanged
+from tests.invariants.judging import Run, judge, judge_unchanged, suspects
 from tests.invariants.listing import Listed, Mutant, gaps, mistakes, mutants
 from tests.invariants.marking import Change, ChangeError, Marking
 from tests.invariants.probing import probed
@@ -184,6 +184,15 @@ def test_a_change_is_good_if_a_request_is_served_and_the_right_tests_fail(
     assert (verdict.word, verdict.faults, verdict.good) == (word, faults, not faults)
 
 
+def test_only_what_should_not_have_failed_is_tried_again() -> None:
+    run = heard("test_one", "test_two", "test_else", "test_other")
+    assert suspects(BOTH, run, ALL) == ["tests/test_door.py::test_other[2]"]
+    assert len(suspects(None, run, ALL)) == 4
+    run.excuse("tests/test_door.py::test_other[2]")
+    assert judge(BOTH, run, ALL).word == "noticed"
+    assert [ran.test for ran in run.shaky()] == ["tests/test_door.py::test_other[2]"]
+
+
 def test_without_a_change_all_must_pass() -> None:
     assert judge_unchanged(heard()).word == "green"
     assert judge_unchanged(heard("test_two")).faults == ("tests/test_door.py::test_two[2] failed: test_two says no",)
@@ -272,6 +281,14 @@ TESTS = """
     def test_place_too():
         assert thing.place() == "here"
 
+    @invariant("I7")
+    def test_shakes():
+        tried = pathlib.Path(FOLDER, "tried")
+        first = not tried.exists() and thing.halve(4) == 4
+        if first:
+            tried.touch()
+        assert not first
+
     @invariant("I6", breaks=change("return 2 * x", "return 2 * x if x == 2 else os._exit(3)"), kin=("I3",))
     def test_fails_in_its_own_process():
         thing.double(3)
@@ -334,11 +351,14 @@ def test_each_change_is_tried_in_a_copy_and_nothing_is_left(project: Path) -> No
         "I6": "noticed",
     }
     failed = {key[0]: one["failed"] for key, one in verdicts.items()}
+    assert {key[0]: one["shaky"] for key, one in verdicts.items() if one["shaky"]} == {
+        "I1": {"tests/test_thing.py::test_shakes": "assert not True"}
+    }
     assert failed["I2"] == {"tests/test_thing.py::test_waits": "hung, and was killed at its limit"}
     assert failed["I6"] == {"tests/test_thing.py::test_fails_in_its_own_process": "the process ended with 3"}
     # Nothing is run that does not come by the change, or that may fail, but what must fail is.
     assert {key[0]: one["runs"] for key, one in verdicts.items()} == {
-        "I1": 1,
+        "I1": 2,
         "I2": 1,
         "I3": 0,
         "I4": 2,
