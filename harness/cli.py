@@ -42,12 +42,21 @@ Faults = Annotated[
     list[str] | None,
     typer.Option("--fault", metavar="'KIND SETTING=VALUE ...'", help="One more fault; `nowedge faults` lists them."),
 ]
+BugId = Annotated[
+    str | None,
+    typer.Option("--bug", metavar="ID", help="Seed this bug in the engine; `nowedge list --bugs` lists them."),
+]
 Start = Annotated[str | None, typer.Option("--start", help="How processes start: fork (quick) or spawn (cross-check).")]
 Seed = Annotated[int | None, typer.Option("--seed", help="The seed.")]
 Lanes = Annotated[int | None, typer.Option("--lanes", min=1, help="Plans that run at the same time.")]
 Out = Annotated[Path, typer.Option("--out", help="Where folders of findings go.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, nothing else.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Write the folder, with the histories, of what passed too.")]
 Expect = Annotated[bool, typer.Option("--expect", help="Exit code 0 exactly if each plan ended as its file says.")]
+
+Leave = Annotated[
+    float, typer.Option("--leave", min=0, help="Seconds for which a proved wedge is watched on, in case it moves.")
+]
 
 OUT = Path(".nowedge")
 
@@ -72,18 +81,25 @@ def hunt(
     seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same plans.")] = 0,
     lanes: Lanes = None,
     start: Start = None,
+    bug: BugId = None,
     out: Out = OUT,
     json: Json = False,
 ) -> None:
     """Break the engine with plan after plan, and report what wedged, lost or lied."""
-    from harness import folder
+    from harness import folder, scenario
     from harness.durations import parse_seconds
+    from harness.search.canary import RELAY as CANARY_RELAY
     from harness.search.hunt import Hunt, HuntOptions
 
     seconds = parse_seconds(time) if time is not None else (None if plans is not None else 60.0)
     ranks = _range(tp)
+    seeded = scenario.bug(bug) if bug is not None else None
+    if seeded is not None and relay == CANARY_RELAY:
+        raise scenario.ScenarioError(f"--relay {relay} is the canary's own, and is hunted without bugs")
+    relay = relay or (seeded.relay if seeded is not None else "") or None
     for least_or_most in ranks:
-        _checked(_bare_plan(least_or_most, relay, start))
+        bare = _bare_plan(least_or_most, relay, start)
+        _checked(seeded.put_into(bare) if seeded is not None else bare)
     folder.usable(out)
     from harness.report import json as objects
     from harness.report import progress, tables
@@ -98,8 +114,9 @@ def hunt(
         lanes=lanes or RealWorld.default_lanes(),
         start=start or "fork",
         out=out,
+        bug=seeded,
     )
-    with progress.Line() as line, RealWorld(lanes=options.lanes) as world:
+    with progress.Line() as line, RealWorld(lanes=options.lanes, stacks=True) as world:
         result = Hunt(world, options, progress.HuntProgress(line, options, relay or "default relay")).run()
     _print(objects.hunt_object(result) if json else tables.hunt_table(result))
     raise typer.Exit(result.exit_code)
@@ -115,13 +132,16 @@ def run(
     faults: Faults = None,
     start: Start = None,
     seed: Seed = None,
+    bug: BugId = None,
     lanes: Lanes = None,
     out: Out = OUT,
+    keep: Keep = False,
     expect: Expect = False,
+    leave: Leave = 0.0,
     json: Json = False,
 ) -> None:
     """Run a scenario, a group or a plan file, and say what came of it."""
-    scenarios = _resolve(name, relay, tp, sets, start, seed, faults)
+    scenarios = _resolve(name, relay, tp, sets, start, seed, faults, bug)
     from harness import folder, outcome
 
     folder.usable(out)
@@ -129,11 +149,11 @@ def run(
     from harness.report import progress, tables
     from harness.world.real import RealWorld
 
-    session = outcome.Session(scenarios, runs)
+    session = outcome.Session(scenarios, runs, everything=keep)
     interrupted = False
     with (
         progress.Line() as line,
-        RealWorld(lanes=min(session.total, lanes or RealWorld.default_lanes())) as world,
+        RealWorld(lanes=min(session.total, lanes or RealWorld.default_lanes()), leave=leave, stacks=True) as world,
     ):
         line.show(f"running    {session.total} in all")
         try:
@@ -141,7 +161,7 @@ def run(
         except KeyboardInterrupt:
             interrupted = True
     outcomes = session.outcomes
-    outcome.keep(outcomes, out)
+    outcome.keep(outcomes, out, everything=keep)
     if json:
         _print(objects.outcomes_object(outcomes, single=session.single))
     else:
@@ -156,6 +176,7 @@ def list_(
     primitives: Annotated[
         bool, typer.Option("--primitives", help="What public reports of hangs need, and which scenarios use it.")
     ] = False,
+    bugs: Annotated[bool, typer.Option("--bugs", help="The bugs that can be seeded in the engine.")] = False,
     json: Json = False,
 ) -> None:
     """List the scenarios."""
@@ -163,6 +184,10 @@ def list_(
     from harness.report import json as objects
     from harness.report import tables
 
+    if bugs:
+        seeded = scenario.bugs()
+        _print({"bugs": [objects.bug_object(one) for one in seeded]} if json else tables.bugs_table(seeded))
+        return
     shipped = scenario.shipped()
     if primitives:
         from harness.primitives import PRIMITIVES, WITHOUT, uses
@@ -238,7 +263,13 @@ def faults(
 
 @app.command()
 def replay(
-    file: File, runs: Runs = 1, lanes: Lanes = None, out: Out = OUT, expect: Expect = False, json: Json = False
+    file: File,
+    runs: Runs = 1,
+    lanes: Lanes = None,
+    out: Out = OUT,
+    keep: Keep = False,
+    expect: Expect = False,
+    json: Json = False,
 ) -> None:
     """Run the plan of a replay file again, and say how often it ends as recorded."""
     from harness import folder, outcome
@@ -254,7 +285,7 @@ def replay(
 
     member = Member(name="", plan=recorded.plan, expect={recorded.plan.engine.relay: recorded.verdict})
     scenario = Scenario(recorded.scenario or file.stem, "", "", (), (member,))
-    session = outcome.Session([scenario], runs)
+    session = outcome.Session([scenario], runs, everything=keep)
     interrupted = False
     with progress.Line() as line, RealWorld(lanes=min(runs, lanes or RealWorld.default_lanes())) as world:
         try:
@@ -262,7 +293,7 @@ def replay(
         except KeyboardInterrupt:
             interrupted = True
     outcomes = session.outcomes
-    outcome.keep(outcomes, out)
+    outcome.keep(outcomes, out, everything=keep)
     same = sum(recorded.same(verdict) for one in outcomes for verdict in one.verdicts)
     if json:
         built = objects.outcomes_object(outcomes, single=True)
@@ -298,14 +329,16 @@ def judge(file: File, json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="The benchmark: throughput, starts, relays or client.")],
+    name: Annotated[str, typer.Argument(help="The benchmark, such as throughput or relays.")],
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="How often each thing is measured.")] = None,
     messages: Annotated[int | None, typer.Option("--messages", min=1, help="For client: messages each time.")] = None,
     tp: Annotated[int | None, typer.Option("--tp", help="The number of ranks.")] = None,
     relay: Annotated[list[str] | None, typer.Option("--relay", help="Only this relay strategy; repeatable.")] = None,
+    bug: Annotated[list[str] | None, typer.Option("--bug", help="For bugs: only this one; repeatable.")] = None,
     lanes: Lanes = None,
     out: Out = OUT,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of resuming.")] = False,
+    leave: Leave = 0.0,
     json: Json = False,
 ) -> None:
     """Measure the harness or the engine."""
@@ -324,8 +357,10 @@ def bench(
             lanes=lanes,
             tp=tp,
             relays=tuple(relay or ()),
+            bugs=tuple(bug or ()),
             out=out,
             fresh=fresh,
+            leave=leave,
             show=line.show,
         )
         result = chosen.measure(options)
@@ -341,11 +376,15 @@ def _resolve(
     start: str | None,
     seed: int | None,
     faults: Sequence[str] | None = None,
+    bug: str | None = None,
 ) -> tuple[Scenario, ...]:
+    from harness import scenario as files
     from harness.plan import ONE_MORE, PlanError
-    from harness.scenario import resolve
 
+    seeded = files.bug(bug) if bug is not None else None
     overrides = []
+    if seeded is not None and seeded.relay:
+        overrides.append(("engine.relay", seeded.relay))
     for text in sets or ():
         path, equals, value = text.partition("=")
         if not equals or not path:
@@ -354,7 +393,9 @@ def _resolve(
     short = (("engine.relay", relay), ("topology.tp", tp), ("topology.start", start), ("seed", seed))
     overrides += [(path, str(value)) for path, value in short if value is not None]
     overrides += [(ONE_MORE, line) for line in faults or ()]
-    scenarios = resolve(name, overrides)
+    scenarios = files.resolve(name, overrides)
+    if seeded is not None:
+        scenarios = tuple(scenario.with_bug(seeded) for scenario in scenarios)
     for scenario in scenarios:
         for member in scenario.members:
             _checked(member.plan, f"{scenario.name} {member.name}".strip())

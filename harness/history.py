@@ -8,6 +8,7 @@ CLOCK_MONOTONIC, which every process of one machine shares.
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -46,12 +47,21 @@ class Event(Struct, frozen=True, omit_defaults=True):
     ok: bool = True
     text: str = ""
 
+    @property
+    def name(self) -> str:
+        """The event as an instant is written; a mark without a side, of a request with its number."""
+        what = f"{self.role}:{self.site}" + (f"[{self.kind}]" if self.kind else "")
+        if self.side == "mark":
+            return f"{what} of r{self.number}" if self.site.startswith("request.") else what
+        return f"{what}#{self.n}:{self.side}"
+
 
 class Process(Struct, frozen=True, omit_defaults=True):
     """One process of the run. ``status`` is its exit status (negative: killed by that signal), None while it lives.
 
     ``ended_by`` is ``itself`` (its own exit, or a signal from another process of the run or from a fault of the plan),
-    or ``cleanup`` when only the harness's clean-up ended it.
+    or ``cleanup`` when only the harness's clean-up ended it. ``starved``: for how many seconds its main thread could
+    have run and had no core.
     """
 
     role: str
@@ -61,6 +71,7 @@ class Process(Struct, frozen=True, omit_defaults=True):
     status: int | None = None
     ended_by: Literal["itself", "cleanup"] | None = None
     log: str = ""
+    starved: float = 0.0
 
 
 class Frame(Struct, frozen=True, omit_defaults=True):
@@ -171,7 +182,9 @@ class History(Struct, frozen=True, omit_defaults=True):
     ``golden`` holds the reference tokens of each request. ``cleanup`` is when the harness began to clean up: what
     happens later never counts for the engine. ``residue`` names what the run left behind. ``ended`` says why the world
     stopped watching: ``done`` (the client program ended), ``wedge`` (a double look held) or ``budget``.
-    ``stalled`` is for how many seconds the machine itself ran nothing.
+    ``stalled`` is for how many seconds the machine itself ran nothing, or let processes of the run wait for a core.
+    ``left_alone`` is for how many seconds a wedge was watched on, and ``moved`` whether anything moved in that time, so
+    that it was none. ``stacks`` are those of a wedge's processes, by role.
     """
 
     plan: Plan
@@ -187,6 +200,9 @@ class History(Struct, frozen=True, omit_defaults=True):
     look: DoubleLook | None = None
     lost_events: int = 0
     stalled: float = 0.0
+    left_alone: float = 0.0
+    moved: bool = False
+    stacks: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
     def of(self, role: str | None = None, site: str | None = None, side: str | None = None) -> Iterator[Event]:
@@ -229,7 +245,7 @@ def load(data: bytes) -> History:
         lines = gzip.decompress(data).splitlines()
         header = msgspec.json.decode(lines[0], type=_Header, dec_hook=plans.decode_hook)
         events = tuple(msgspec.json.decode(line, type=Event) for line in lines[1:])
-    except (OSError, EOFError, IndexError, msgspec.MsgspecError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, IndexError, msgspec.MsgspecError, ValueError) as error:
         raise HistoryError(f"not a saved history: {error}") from None
     if header.format != FORMAT:
         raise HistoryError(f"a history of format {header.format}; this version reads format {FORMAT}")

@@ -7,18 +7,24 @@ from harness import waits
 from harness.clock import SECOND
 from harness.history import History
 from harness.oracles import check_all, outcome
+from harness.seam.bug_canary import REACHED, TRIGGERED
 from harness.targets import get
 from harness.unreached import explained
-from harness.verdict import Finding, Grade, Verdict, Word
+from harness.verdict import BugTrace, Finding, Grade, Verdict, Word
 
 
 def judge(history: History, scenario: str = "", seed: int = 0) -> Verdict:
-    """The verdict on one history. Pure: a saved history gets the same one."""
+    """The verdict on one history. Pure: a saved history gets the same one.
+
+    Raises PlanError for a plan that the target cannot have run, such as one with a plugin that is not there any more.
+    """
     target = get(history.plan.target)
+    if history.plan.engine.plugins:
+        target.check(history.plan)  # a strategy that a plugin brings is known only after that
     certificate = waits.examine(history, target)
     findings = () if certificate is not None else check_all(history, target)
     word, grade = _word(history, certificate, findings)
-    ended = outcome.requests(history)
+    ended = [request for request in outcome.requests(history) if not request.canary]
     served = sum(request.served for request in ended)
     refused = sum(request.refused for request in ended)
     if outcome.startup_error(history) is not None:
@@ -35,6 +41,7 @@ def judge(history: History, scenario: str = "", seed: int = 0) -> Verdict:
         proof=certificate.proof if certificate else None,
         faults=explained(history),
         findings=findings,
+        bugs=bug_traces(history),
         fingerprint=certificate.fingerprint if certificate else _fingerprint(findings),
         served=served,
         refused=refused,
@@ -62,6 +69,19 @@ def is_vacuous(history: History) -> bool:
     if any(not count.optional and not count.fired for count in history.faults):
         return True
     return bool(history.faults) and not any(count.fired for count in history.faults)
+
+
+def bug_traces(history: History) -> tuple[BugTrace, ...]:
+    """What the canaries of seeded bugs have noted."""
+    marks = [event for event in history.of(side="mark") if event.site in (REACHED, TRIGGERED)]
+    found = []
+    for bug in sorted({mark.kind for mark in marks}):
+        roles = {
+            site: tuple(dict.fromkeys(mark.role for mark in marks if (mark.kind, mark.site) == (bug, site)))
+            for site in (REACHED, TRIGGERED)
+        }
+        found.append(BugTrace(bug, roles[REACHED], roles[TRIGGERED]))
+    return tuple(found)
 
 
 def _fingerprint(findings: tuple[Finding, ...]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from harness import folder
+from harness.bug import Bug, Sighting
 from harness.plan import Plan
 from harness.scenario import Member, Scenario
 from harness.trial import Tally, Trial, trials
@@ -18,12 +19,18 @@ from harness.world import World
 
 
 class Outcome(Struct):
-    """All runs of one plan. ``shown`` is the first trial that did not pass, or the first of all."""
+    """All runs of one plan. ``shown`` is the first trial that did not pass, or the first of all.
+
+    ``more`` are the others that are worth keeping: those that did not pass, or all if that was asked for. ``bug`` is
+    the bug that is seeded in the engine, if there is one.
+    """
 
     scenario: str
     member: Member
     verdicts: list[Verdict]
     shown: Trial
+    bug: Bug | None = None
+    more: list[Trial] = []
 
     @property
     def tally(self) -> Tally:
@@ -41,6 +48,11 @@ class Outcome(Struct):
         return all(verdict.verdict == self.expected and self._blames(verdict) for verdict in self.verdicts)
 
     @property
+    def sighting(self) -> Sighting | None:
+        """What the runs saw of the bug."""
+        return Sighting.of(self.bug, self.verdicts) if self.bug is not None else None
+
+    @property
     def fired(self) -> int:
         """In how many runs every fault that the plan requires has fired."""
         return sum(all(count.fired or count.optional for count in verdict.faults) for verdict in self.verdicts)
@@ -48,15 +60,18 @@ class Outcome(Struct):
     def _blames(self, verdict: Verdict) -> bool:
         if verdict.verdict != "wedged" or not self.member.blame:
             return True
-        waits = verdict.blame.waits if verdict.blame else ()
-        return any(self.member.blame in f"{edge.role} waits for {edge.waits_for}" for edge in waits)
+        return verdict.blame is not None and verdict.blame.names(self.member.blame)
 
 
 class Session:
-    """Runs every member of some scenarios ``runs`` times, in the lanes of one world."""
+    """Runs every member of some scenarios ``runs`` times, in the lanes of one world.
 
-    def __init__(self, scenarios: Sequence[Scenario], runs: int) -> None:
-        self._places = [(scenario.name, member) for scenario in scenarios for member in scenario.members]
+    With ``everything`` the runs that passed are worth keeping too.
+    """
+
+    def __init__(self, scenarios: Sequence[Scenario], runs: int, *, everything: bool = False) -> None:
+        self._everything = everything
+        self._places = [(scenario, member) for scenario in scenarios for member in scenario.members]
         self._outcomes: dict[int, Outcome] = {}
         self._runs = runs
         self.total = runs * len(self._places)
@@ -79,16 +94,20 @@ class Session:
                 yield member.plan
 
     def _add(self, index: int, trial: Trial) -> None:
-        name, member = self._places[index]
-        trial = structs.replace(trial, verdict=structs.replace(trial.verdict, scenario=name, seed=trial.plan.seed))
+        scenario, member = self._places[index]
+        trial = structs.replace(
+            trial, verdict=structs.replace(trial.verdict, scenario=scenario.name, seed=trial.plan.seed)
+        )
         self.done += 1
         outcome = self._outcomes.get(index)
         if outcome is None:
-            self._outcomes[index] = Outcome(name, member, [trial.verdict], trial)
+            self._outcomes[index] = Outcome(scenario.name, member, [trial.verdict], trial, scenario.bug)
             return
         outcome.verdicts.append(trial.verdict)
         if outcome.shown.verdict.ok and not trial.verdict.ok:
-            outcome.shown = trial
+            outcome.shown, trial = trial, outcome.shown
+        if self._everything or not trial.verdict.ok:
+            outcome.more.append(trial)
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -101,11 +120,14 @@ class Session:
         return len(self._places) == 1
 
 
-def keep(outcomes: Sequence[Outcome], out: Path) -> None:
-    """Writes the folder of each outcome that did not pass, and notes the files in its verdict. Raises FolderError."""
+def keep(outcomes: Sequence[Outcome], out: Path, *, everything: bool = False) -> None:
+    """Writes the folder of each outcome that did not pass, or of each, and notes the files in its verdict.
+
+    Every run that is worth keeping has its history there. Raises FolderError.
+    """
     for outcome in outcomes:
-        if not outcome.shown.verdict.ok:
-            verdict = folder.write(out, outcome.shown)
+        if everything or not outcome.shown.verdict.ok:
+            verdict = folder.write(out, outcome.shown, outcome.more)
             outcome.shown = structs.replace(outcome.shown, verdict=verdict)
 
 

@@ -1,7 +1,8 @@
 """Scenarios: plans with a name, a title, the report they come from, and what they should end with.
 
 A scenario file is a plan in TOML with four more fields (``title``, ``report``, ``tags``, ``[expect]``), all of which
-may be left out, so that a bare plan is a scenario too. ``[family]`` makes several plans of one file: each key is the
+may be left out, so that a bare plan is a scenario too. One more, ``[bug]``, makes it the scenario of a seeded bug (see
+`harness.bug`). ``[family]`` makes several plans of one file: each key is the
 dotted path of a field, each value the list of what to put there; several keys go together, first with first::
 
     [family]
@@ -18,20 +19,23 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from harness import bug as bug_tables
 from harness import plan as plans
+from harness.bug import Bug
 from harness.plan import Plan, PlanError
 from harness.verdict import Word
 
 ALL = "all"
 
-_ABOUT = ("title", "report", "tags", "expect", "family")
+_ABOUT = ("title", "report", "tags", "expect", "family", "bug")
 _WORDS: tuple[str, ...] = get_args(Word)
 
 
@@ -54,7 +58,7 @@ class Member(Struct, frozen=True):
 
 
 class Scenario(Struct, frozen=True):
-    """One scenario file. ``group`` is the folder it lies in, such as ``relay``."""
+    """One scenario file. ``group`` is the folder it lies in, such as ``relay``; ``bug`` what is seeded in its plan."""
 
     name: str
     title: str
@@ -62,10 +66,20 @@ class Scenario(Struct, frozen=True):
     tags: tuple[str, ...]
     members: tuple[Member, ...]
     group: str = ""
+    bug: Bug | None = None
 
     @property
     def family(self) -> bool:
         return bool(self.members[0].name)
+
+    def with_bug(self, seeded: Bug) -> Scenario:
+        """The same plans, run by an engine that has the bug. What they end with then is not for the file to say."""
+        if self.bug is not None and self.bug.id == seeded.id:
+            return self
+        members = tuple(
+            structs.replace(member, plan=seeded.put_into(member.plan), expect={}, blame="") for member in self.members
+        )
+        return structs.replace(self, members=members, bug=seeded)
 
 
 def resolve(name: str, overrides: Sequence[tuple[str, str]] = ()) -> tuple[Scenario, ...]:
@@ -97,6 +111,29 @@ def shipped() -> tuple[Scenario, ...]:
     return resolve(ALL)
 
 
+def bugs() -> tuple[Bug, ...]:
+    """Every seeded bug that is shipped, in order of group and number."""
+    return _bugs()
+
+
+def bug(wanted: str) -> Bug:
+    """The seeded bug of that id, or of its scenario's name. Raises ScenarioError with the nearest."""
+    known = _bugs()
+    for one in known:
+        if wanted.upper() == one.id or wanted.replace("_", "-") == one.name:
+            return one
+    names = {one.id: one.id for one in known} | {one.name: one.id for one in known}
+    near = difflib.get_close_matches(wanted, [name for pair in names.items() for name in pair], n=1, cutoff=0.4)
+    hint = f"did you mean {names[near[0]]}?" if near else f"`nowedge list --bugs` shows all {len(known)}"
+    raise ScenarioError(f"no bug '{wanted}'; {hint}")
+
+
+@cache
+def _bugs() -> tuple[Bug, ...]:
+    found = [scenario.bug for scenario in shipped() if scenario.bug is not None]
+    return tuple(sorted(found, key=lambda one: (list(bug_tables.GROUPS).index(one.id[0]), int(one.id[1:]))))
+
+
 def read(path: Path, overrides: Sequence[tuple[str, str]] = ()) -> Scenario:
     """Reads a scenario or plan file: TOML, or JSON if its name ends so. Raises ScenarioError."""
     try:
@@ -124,6 +161,12 @@ def parse(
         raw = _decode(text, form)
         about = {key: raw.pop(key) for key in _ABOUT if key in raw}
         members = tuple(_members(raw, about, overrides))
+        seeded = None
+        if "bug" in about:
+            shown = members if not overrides else tuple(_members(raw, about, ()))
+            seeded = bug_tables.of_table(
+                about["bug"], name, _text(about, "title"), _text(about, "report"), shown[0].plan
+            )
         return Scenario(
             name=name,
             title=_text(about, "title"),
@@ -131,6 +174,7 @@ def parse(
             tags=tuple(_strings(about, "tags")),
             members=members,
             group=group,
+            bug=seeded,
         )
     except PlanError as error:
         raise ScenarioError(f"{where or name}: {error}") from None

@@ -8,18 +8,26 @@ that end within the horizon make the answer "ends by itself", those beyond it ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from harness.clock import MS
+from harness.clock import MS, SECOND
 from harness.history import DoubleLook, Snapshot, Thread, Wait
+from harness.seam.operations import STORE
+from harness.targets import Slice
 
 TICK_MARGIN = 5 * MS
 _GLOO_LOOP, _GLOO_TICK = "gloo_tcp_loop", 10 * MS
 _ZMQ_IO = "ZMQbg/IO"
 _LIBRARY_THREADS = ("ZMQbg/", "pt_gloo_runloop", "pt_autograd", "gloo_")
 _HARMLESS_CALLS = ("futex",)
+
+LIBRARY_SLICES = (Slice(f"{STORE}.", 0.01, None),)
+"""A store in a file asks the file again and again."""
+
+OVERDUE = 0.25
+"""Seconds after its own limit in which a wait may still end by it."""
 
 
 class Stillness(Struct, frozen=True):
@@ -55,15 +63,35 @@ def tick_of(thread: Thread, horizon: int, looked: int) -> int | None:
     return None
 
 
-def gap_needed(process: Snapshot, horizon: int, looked: int) -> int:
-    """The least time between two looks (nanoseconds) so that every ticker of these threads had time to tick."""
+def slice_of(wait: Wait | None, slices: Sequence[Slice]) -> Slice | None:
+    """The declared slices in which the wait is made, None for a wait that is made once.
+
+    A slice has an end. A wait at the same site without one is no slice, but what a library does inside of one is.
+    """
+    if wait is None:
+        return None
+    declared = slices if wait.gives_up >= 0 else ()
+    return next((found for found in (*LIBRARY_SLICES, *declared) if wait.site.startswith(found.sites)), None)
+
+
+def gap_needed(process: Snapshot, horizon: int, looked: int, slices: Sequence[Slice]) -> int:
+    """The least time between two looks (nanoseconds) so that every ticker of these threads had time to tick.
+
+    The same for every wait that is made in slices.
+    """
     ticks = [tick for thread in process.threads if (tick := tick_of(thread, horizon, looked)) is not None]
+    ticks += [int(found.every * SECOND) for wait in process.waits if (found := slice_of(wait, slices)) is not None]
     return max(ticks) + TICK_MARGIN if ticks else 0
 
 
-def test(looks: DoubleLook, names: Mapping[tuple[str, int], str], watches: Mapping[str, str]) -> Stillness:
-    """Applies the rule. ``names`` gives threads their names by role and thread id; ``watches`` are the target's."""
-    result = _Tally(looks)
+def test(
+    looks: DoubleLook, names: Mapping[tuple[str, int], str], watches: Mapping[str, str], slices: Sequence[Slice]
+) -> Stillness:
+    """Applies the rule.
+
+    ``names`` gives threads their names by role and thread id; ``watches`` and ``slices`` are the target's.
+    """
+    result = _Tally(looks, slices)
     pairs = _paired(looks)
     if pairs is None:
         return Stillness(False, None, (), ())
@@ -76,10 +104,11 @@ def test(looks: DoubleLook, names: Mapping[tuple[str, int], str], watches: Mappi
             continue  # held by the plan, with all its timers: whoever stopped it is who can act
         for first, second in zip(before.threads, after.threads, strict=True):
             name = names.get((after.role, second.tid), second.name)
-            if not result.slept(after.role, first, second, gap):
+            wait = waits.get(second.tid)
+            if not result.slept(first, second, wait, gap):
                 return Stillness(False, None, (), ())
-            result.timer(f"{after.role} {name} in {second.call}", second.gives_up, second, waits.get(second.tid), gap)
-            result.account(after, second, name, waits.get(second.tid), watches)
+            result.timer(f"{after.role} {name} in {second.call}", first, second, wait, gap)
+            result.account(after, second, name, wait, watches)
         for wait in after.waits:
             result.deadline(after.role, wait)
     result.outsiders()
@@ -101,8 +130,9 @@ def _paired(looks: DoubleLook) -> list[tuple[Snapshot, Snapshot]] | None:
 class _Tally:
     """Collects what speaks for and against stillness."""
 
-    def __init__(self, looks: DoubleLook) -> None:
+    def __init__(self, looks: DoubleLook, slices: Sequence[Slice]) -> None:
         self._looks = looks
+        self._slices = slices
         self._horizon = looks.horizon
         self._ends: list[int] = []
         self._doubts: list[str] = []
@@ -125,20 +155,30 @@ class _Tally:
         self._stopped.append(after.role)
         return True
 
-    def slept(self, role: str, first: Thread, second: Thread, gap: int) -> bool:
-        """Whether the thread slept through, or is a ticker that had its time and woke nobody."""
+    def slept(self, first: Thread, second: Thread, wait: Wait | None, gap: int) -> bool:
+        """Whether the thread slept through, or is a ticker that had its time and woke nobody.
+
+        One that waits in slices is still in the same wait, and has had the time for a whole one.
+        """
         self._threads += 1
         if first.state != "S" or second.state != "S":
             return False
         if first.runs == second.runs:
             return True
+        sliced = slice_of(wait, self._slices)
+        if sliced is not None:
+            return gap >= int(sliced.every * SECOND)
         tick = tick_of(first, self._horizon, self._looks.a.began)
         return tick is not None and gap >= tick + TICK_MARGIN
 
-    def timer(self, what: str, gives_up: int | None, thread: Thread, wait: Wait | None, gap: int) -> None:
+    def timer(self, what: str, before: Thread, thread: Thread, wait: Wait | None, gap: int) -> None:
+        """When the system call of a thread ends by itself; one that ticks must have ticked between the looks."""
+        gives_up = thread.gives_up
+        if slice_of(wait, self._slices) is not None:
+            return  # the slice ends, the wait does not: see `deadline`
         tick = tick_of(thread, self._horizon, self._looks.b.began)
         if tick is not None:
-            if gap >= tick + TICK_MARGIN:
+            if thread.runs != before.runs or gap >= tick + TICK_MARGIN:
                 self._facts.append(f"{what} ticks every {tick / MS:.0f} ms and woke nobody")
             else:
                 self._ends.append(self._looks.b.ended + tick)
@@ -154,8 +194,23 @@ class _Tally:
                 self._stopped.append(role)  # as a stopped process: to heal the faults is what can end it
             else:
                 self._in_flight = True  # the harness itself will end this one
-        if wait.gives_up >= 0:
+        sliced = slice_of(wait, self._slices)
+        if sliced is not None:
+            self._sliced(f"{role} at {wait.site}", wait, sliced)
+        elif wait.gives_up >= 0:
             self._arm(f"{role} at {wait.site}", wait.gives_up)
+
+    def _sliced(self, what: str, wait: Wait, sliced: Slice) -> None:
+        again = f"{what} waits again every {sliced.every * 1000:.0f} ms for the same thing"
+        if sliced.limit is None:
+            self._facts.append(f"{again}, without end")
+            return
+        limit = wait.since + int(sliced.limit * SECOND)
+        late = (self._looks.b.ended - limit) / SECOND
+        if late < OVERDUE:
+            self._ends.append(limit)
+        else:
+            self._facts.append(f"{again}, and goes on {late:.2f} s after its own limit of {sliced.limit:g} s")
 
     def _arm(self, what: str, at: int) -> None:
         if at < self._horizon:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from harness.history import FaultCount
+from harness.history import Event, FaultCount
 
 Word = Literal["passed", "vacuous", "violated", "wedged", "budget"]
 Grade = Literal["proved", "suspected"]
@@ -29,12 +29,22 @@ EXIT_PASSED, EXIT_FAILED, EXIT_USAGE, EXIT_VACUOUS, EXIT_UNKNOWN, EXIT_BLIND, EX
 
 
 class Finding(Struct, frozen=True):
-    """One rule that one history breaks: the oracle's code, one English sentence, and the event that breaks it."""
+    """One rule that one history breaks: the oracle's code, one English sentence, and the event that breaks it.
+
+    ``role`` and ``at`` (nanoseconds) are those of the event, ``event`` is its name as instants are written; all are
+    empty where what is wrong is that something never happened.
+    """
 
     oracle: str
     sentence: str
     role: str = ""
     at: int = 0
+    event: str = ""
+
+    @classmethod
+    def of(cls, oracle: str, sentence: str, event: Event) -> Finding:
+        """The finding that this event breaks the rule."""
+        return cls(oracle, sentence, event.role, event.t, event.name)
 
 
 class Edge(Struct, frozen=True):
@@ -59,12 +69,24 @@ class Blame(Struct, frozen=True):
     waits: tuple[Edge, ...]
     owed: tuple[str, ...]
 
+    def names(self, edge: str) -> bool:
+        """Whether one of the waits reads like ``edge``, such as 'dp0.rank1 waits for frame 1 on relay'."""
+        return any(edge in f"{wait.role} waits for {wait.waits_for}" for wait in self.waits)
+
 
 class Proof(Struct, frozen=True):
     """The certificate: how long after the last progress the proof stood, and every fact that it rests on."""
 
     after_progress_ms: float
     facts: tuple[str, ...]
+
+
+class BugTrace(Struct, frozen=True):
+    """One seeded bug in one run: the roles that executed its code, and those in which it did something wrong."""
+
+    id: str
+    reached: tuple[str, ...]
+    triggered: tuple[str, ...]
 
 
 class Verdict(Struct, frozen=True):
@@ -81,6 +103,7 @@ class Verdict(Struct, frozen=True):
     proof: Proof | None = None
     faults: tuple[FaultCount, ...] = ()
     findings: tuple[Finding, ...] = ()
+    bugs: tuple[BugTrace, ...] = ()
     fingerprint: str = ""
     served: int = 0
     refused: int = 0

@@ -11,6 +11,7 @@ nothing left can end any of them: the wedge is proved. What cannot be explained 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -19,8 +20,12 @@ from harness import stillness
 from harness.clock import MS
 from harness.history import Event, History, Process, Wait
 from harness.oracles.outcome import ENDS
+from harness.recurrence import rounds
+from harness.seam.operations import FORM, STORE
 from harness.targets import Target
 from harness.verdict import Blame, Edge, Grade, Proof
+
+_MOVED = {"send": "sent", "recv": "received"}
 
 
 class Certificate(Struct, frozen=True):
@@ -51,9 +56,12 @@ def owed(history: History) -> tuple[str, ...]:
 
 def examine(history: History, target: Target) -> Certificate | None:
     """The certificate of a wedge, or None if the history's double look proves or suggests none."""
-    if history.look is None:
+    if history.ended == "budget":
+        return _livelock(history)
+    if history.look is None or history.moved:
         return None
-    tested = stillness.test(history.look, thread_names(history.events), target.watches)
+    slices = target.slices(history.plan)
+    tested = stillness.test(history.look, thread_names(history.events), target.watches, slices)
     debts = owed(history)
     if not tested.still or tested.ends_at is not None or not debts:
         return None
@@ -61,9 +69,54 @@ def examine(history: History, target: Target) -> Certificate | None:
     doubts = [*tested.doubts, *graph.doubts]
     blame = graph.blame(debts)
     latency = (history.look.b.ended - history.last_progress) / MS
-    facts = [*tested.facts, *(f"not explained: {doubt}" for doubt in doubts)]
+    facts = [*tested.facts, *_traffic(history), *_left(history), *(f"not explained: {doubt}" for doubt in doubts)]
+    if history.left_alone:
+        facts.append(f"left alone for {history.left_alone:.1f} s more, and nothing moved")
     return Certificate(
         "suspected" if doubts else "proved", blame, Proof(round(latency, 1), tuple(facts)), graph.fingerprint()
+    )
+
+
+def _traffic(history: History) -> list[str]:
+    """How many messages each role has sent and received on each link, a sentence for a link."""
+    counts: dict[str, Counter[tuple[str, str]]] = {}
+    for event in history.events:
+        link, _, call = event.site.rpartition(".")
+        if event.side == "after" and event.ok and call in _MOVED:
+            counts.setdefault(link, Counter())[event.role, _MOVED[call]] += 1
+    return [
+        f"{link}: " + ", ".join(f"{role} {call} {count}" for (role, call), count in sorted(moved.items()))
+        for link, moved in sorted(counts.items())
+    ]
+
+
+def _left(history: History) -> list[str]:
+    """The faults that have not fired: none of them can any more, since those at whose instants they stand are stuck."""
+    fired = {event.number for event in history.of(None, "fault.fired")} | {frame.rule for frame in history.frames}
+    left = [str(fault) for index, fault in enumerate(history.plan.faults) if index not in fired]
+    return [f"has not fired, and cannot any more: {fault}" for fault in left]
+
+
+def _livelock(history: History) -> Certificate | None:
+    """Of a run whose budget was spent: whether all that was done in the end was the same, again and again."""
+    debts, found = owed(history), () if history.lost_events else rounds(history)
+    if not debts or not found:
+        return None
+    first = max(found, key=lambda one: one.times)
+    names = " and ".join(_person(one.role) for one in found)
+    does = "does" if len(found) == 1 else "do"
+    told = ", ".join(dict.fromkeys(first.calls))
+    sentence = (
+        f"{names.capitalize()} {does} the same again and again, and nothing that is owed gets on: "
+        f"{_person(first.role)} {told}, {first.times:,} times."
+    )
+    shape = sorted(f"{_anybody(one.role)} {' '.join(sorted(set(one.calls)))}" for one in found)
+    facts = [f"{one.role}: {' > '.join(one.calls)}, {one.times:,} times" for one in found]
+    return Certificate(
+        "suspected",
+        Blame(sentence, "", (), debts),
+        Proof(round((history.cleanup - history.last_progress) / MS, 1), tuple(facts)),
+        hashlib.blake2b("\n".join(["again", *shape]).encode(), digest_size=8).hexdigest(),
     )
 
 
@@ -73,17 +126,25 @@ def thread_names(events: Iterable[Event]) -> dict[tuple[str, int], str]:
 
 
 class _Node(Struct, frozen=True):
-    """One wait, who could end it, and, if it is for one frame of the relay, for the ``frame``-th of which ``kind``."""
+    """One wait, who could end it, and, if it is for one frame of the relay, for the ``frame``-th of which ``kind``.
+
+    ``every``: it needs all who could end it, as a collective does; else any one of them is enough.
+    """
 
     edge: Edge
     kind: str = ""
     frame: int = 0
     collective: int = 0
+    every: bool = False
 
     @property
     def name(self) -> str:
         """The frame as a sentence says it."""
         return f"frame {self.frame}" if self.kind == "step" else f"the {self.kind} frame"
+
+
+_LOOP = "loop.select"
+"""Where the event loop waits."""
 
 
 class _Source(Struct, frozen=True):
@@ -94,6 +155,16 @@ class _Source(Struct, frozen=True):
     sends: bool
 
 
+_WITHIN = ("thread.",)
+"""Waits that only another thread of the same process can end."""
+
+_AMONG_RANKS = {f"{STORE}.": "what the others put in the store", FORM: "the others, to form the group"}
+"""Waits that need every other rank, and what for."""
+
+_SYSTEM = ("fd.", "process.", "file.", "time.")
+"""Waits for the system: for the end of a process, for a word on a descriptor, for a lock, for the time."""
+
+
 class Graph:
     """All waits of a double look's second look, with the edges that the events give them."""
 
@@ -101,10 +172,14 @@ class Graph:
         self._history, self._target = history, target
         self.doubts: list[str] = []
         self._dead = {p.role: p for p in history.processes if p.status is not None and _before(p, history)}
+        self._roles = {str(p.pid): p.role for p in history.processes}
         self._nodes: dict[str, list[_Node]] = {}
         if history.look is not None:
+            names = thread_names(history.events)
             for snapshot in history.look.b.processes:
                 for wait in snapshot.waits:
+                    if names.get((snapshot.role, wait.tid)) in target.watches:
+                        continue  # it waits for whatever happens, and nobody waits for it
                     self._nodes.setdefault(snapshot.role, []).append(self._node(snapshot.role, wait))
 
     def _node(self, role: str, wait: Wait) -> _Node:
@@ -113,6 +188,14 @@ class Graph:
         link = wait.site.rpartition(".")[0]
         if wait.number >= 0 and self._is_group(link):
             return self._collective(role, wait, link, since)
+        if wait.site.startswith(_WITHIN):
+            return _Node(Edge(role, wait.site, wait.text, since, (role,), "no other thread of it goes on"))
+        if wait.site.startswith(tuple(_AMONG_RANKS)):
+            return self._rendezvous(role, wait, since)
+        if wait.site.startswith(_SYSTEM):
+            return self._system(role, wait, since)
+        if wait.site == _LOOP and not wait.text:
+            return self._idle_loop(role, wait, since)
         sources = self._sources(wait, link)
         if not sources:
             return self._silent(role, wait, since)
@@ -154,7 +237,48 @@ class Graph:
         else:
             self.doubts.append(f"all ranks have issued {wait.site} #{wait.number}, yet {role} waits in it")
         edge = Edge(role, wait.site, f"{wait.site} #{wait.number}", since, enders, why)
-        return _Node(edge, collective=wait.number)
+        return _Node(edge, collective=wait.number, every=True)
+
+    def _rendezvous(self, role: str, wait: Wait, since: float) -> _Node:
+        what = next(words for site, words in _AMONG_RANKS.items() if wait.site.startswith(site))
+        formed = {event.role for event in self._history.of(None, FORM, "after") if event.ok}
+        enders = tuple(rank for rank in self._history.plan.topology.ranks if rank != role and rank not in formed)
+        dead = [rank for rank in enders if rank in self._dead]
+        why = f"{', '.join(dead)} is dead" if dead else "nobody left puts it there"
+        return _Node(Edge(role, wait.site, what, since, enders, why), every=True)
+
+    def _system(self, role: str, wait: Wait, since: float) -> _Node:
+        """A wait on descriptors: any process of the run may be at the other end of a pipe."""
+        enders: list[str] = []
+        what: list[str] = []
+        for name in filter(None, wait.text.split("|")):
+            if name.startswith("pid:"):
+                found = self._roles.get(name.removeprefix("pid:"), f"process {name.removeprefix('pid:')}")
+                enders.append(found)
+                what.append(f"the end of {_person(found)}")
+            elif name == "event":
+                what.append("a word of another thread")
+                enders.append(role)
+            elif name in ("pipe", "a locked file"):
+                what.append("a word on a pipe" if name == "pipe" else name)
+                enders += [other for other in self._roles.values() if other not in (role, *self._dead)]
+            elif name == "fd":
+                self.doubts.append(f"{role} waits at {wait.site} on a descriptor that the seam does not know")
+            else:
+                source = _Source(self._target.link_of(name), name, sends=False)
+                enders += self._peers(role, source)
+                what.append(self._what(role, source))
+        words = " or ".join(dict.fromkeys(what)) or "its time"
+        edge = Edge(role, wait.site, words, since, tuple(dict.fromkeys(enders)), "none of these comes")
+        return _Node(edge)
+
+    def _idle_loop(self, role: str, wait: Wait, since: float) -> _Node:
+        """The tasks of the loop await what other tasks have to set, and none of them can go on."""
+        looked = self._history.look
+        snapshots = looked.b.processes if looked is not None else ()
+        tasks = next((snapshot.tasks for snapshot in snapshots if snapshot.role == role), ())
+        what = "; ".join(dict.fromkeys(map(_awaited, tasks))) or "what no task of its loop is left to do"
+        return _Node(Edge(role, wait.site, what, since, (role,), "no task of its loop is left to set it"))
 
     def _message(self, role: str, wait: Wait, sources: list[_Source], since: float) -> _Node:
         enders = tuple(dict.fromkeys(peer for source in sources for peer in self._peers(role, source)))
@@ -269,7 +393,7 @@ class Graph:
     def _without_loss(self, chain: list[_Node]) -> tuple[_Node | None, str, str]:
         for node in chain:
             dead = [role for role in node.edge.ended_by if role in self._dead]
-            if dead:
+            if dead and (node.every or len(dead) == len(node.edge.ended_by)):
                 how = self._target.exit_meaning(self._dead[dead[0]].status or 0)
                 waiter = _person(node.edge.role).capitalize()
                 sentence = f"{waiter} waits for {node.edge.waits_for}, which only {_person(dead[0])} can end, and "
@@ -278,6 +402,10 @@ class Graph:
             if node.collective:
                 sentence = f"{_person(node.edge.role).capitalize()} waits in {node.edge.waits_for}: {node.edge.why}."
                 return node, sentence, f"{node.edge.role}:{node.edge.site}#{node.collective}:before"
+        for node in chain:
+            if node.edge.ended_by == (node.edge.role,):
+                sentence = f"{_person(node.edge.role).capitalize()} waits for {node.edge.waits_for}: {node.edge.why}."
+                return node, sentence, ""
         if chain:
             node = chain[-1]
             return node, f"{_person(node.edge.role).capitalize()} waits for {node.edge.waits_for}.", ""
@@ -294,6 +422,12 @@ class Graph:
         kind = "lost" if self.lost() is not None else "stuck"
         dead = sorted({_anybody(role) for role in self._dead})
         return hashlib.blake2b("\n".join([kind, *dead, *shape]).encode(), digest_size=8).hexdigest()
+
+
+def _awaited(task: str) -> str:
+    """What a task of a loop awaits, as a look has written it down: 'name: outermost > innermost awaits something'."""
+    where, _, what = task.partition(": ")[2].rpartition(" awaits ")
+    return f"{what} in {where.rpartition(' > ')[2]}"
 
 
 def _before(process: Process, history: History) -> bool:

@@ -17,15 +17,16 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NAMES = ("throughput", "starts", "relays", "client", "seam", "proxy")
+NAMES = ("throughput", "starts", "relays", "client", "seam", "proxy", "proof", "controls", "bugs")
 
 
 class Options(Struct, frozen=True):
     """How to measure. What is None is the benchmark's own default.
 
     ``rounds`` is how often; ``messages`` how many are carried each time; ``lanes`` how many plans run at the same time;
-    ``tp`` and ``relays`` what to measure; ``out`` where a benchmark that can be resumed keeps what it has measured,
-    ``fresh`` begins anew; ``show`` displays a line of progress.
+    ``tp``, ``relays`` and ``bugs`` what to measure; ``out`` where a benchmark that can be resumed keeps what it has
+    measured, ``fresh`` begins anew; ``leave`` for how many seconds a wedge is watched on; ``show`` displays a line of
+    progress.
     """
 
     rounds: int | None = None
@@ -33,8 +34,10 @@ class Options(Struct, frozen=True):
     lanes: int | None = None
     tp: int | None = None
     relays: tuple[str, ...] = ()
+    bugs: tuple[str, ...] = ()
     out: Path = Path(".nowedge")
     fresh: bool = False
+    leave: float = 0.0
     show: Callable[[str], None] = lambda line: None
 
 

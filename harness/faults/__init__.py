@@ -95,7 +95,18 @@ Fault: TypeAlias = AtInstant | OnFrames | OnClient
 KINDS: tuple[str, ...] = tuple(str(kind.__struct_config__.tag) for kind in get_args(Fault))
 """Every kind that a plan can name."""
 
-DRAWN: tuple[str, ...] = ("delay", "kill", "drop", "hold", "stop")
+DRAWN: tuple[str, ...] = (
+    "delay",
+    "kill",
+    "drop",
+    "hold",
+    "stop",
+    "cancel",
+    "close",
+    "abort_race",
+    "slow_reader",
+    "drop_client",
+)
 """The kinds that hunts draw: after each of them it is known what a sound engine has to do."""
 
 

@@ -13,9 +13,9 @@ from harness.instant import Instant
 class Block(InstantFault, frozen=True, forbid_unknown_fields=True, tag="block", tag_field="kind"):
     """The thread that passes ``at`` goes on once a role passes ``until``, or ``or_after`` seconds are over.
 
-    Whichever comes first, or the run's faults are healed: when the client program has ended, or when all that is not
-    blocked sleeps for ever. Where ``until`` is already behind, the thread does not stop at all, and the order that was
-    asked for is there.
+    Whichever comes first, or the run's faults are healed: when the workload is over, when the client program has ended,
+    or when all that is not blocked sleeps for ever. Where ``until`` is already behind, the thread does not stop at all,
+    and the order that was asked for is there.
     """
 
     until: Instant | None = None

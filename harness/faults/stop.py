@@ -16,11 +16,11 @@ from harness.faults.settings import SignalFault
 class Stop(SignalFault, frozen=True, forbid_unknown_fields=True, tag="stop", tag_field="kind"):
     """The role of ``at`` stops when it passes ``at``, or the role ``to``; the lane continues it ``seconds`` later.
 
-    Without ``seconds`` it is continued when faults are healed: when the client program has ended, or when all that is
-    not stopped sleeps for ever. The roles of ``also`` are stopped and continued together with it. They follow it by a
-    few milliseconds: the thread that passes ``at`` tells the lane and is stopped at once, so that its own instant is
-    exact, and the lane, when it hears of it, stops the others. The time runs from when all of them are seen to be
-    stopped, so that no SIGCONT can come before its SIGSTOP.
+    Without ``seconds`` it is continued when faults are healed: when the workload is over, when the client program has
+    ended, or when all that is not stopped sleeps for ever. The roles of ``also`` are stopped and continued together
+    with it. They follow it by a few milliseconds: the thread that passes ``at`` tells the lane and is stopped at once,
+    so that its own instant is exact, and the lane, when it hears of it, stops the others. The time runs from when all
+    of them are seen to be stopped, so that no SIGCONT can come before its SIGSTOP.
     """
 
     seconds: float | None = None

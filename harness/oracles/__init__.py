@@ -1,8 +1,9 @@
 """Oracles: rules about histories, one file each, each a pure function from a history to findings.
 
-The three asserts of the project are *no wedge* (TERM here, and the proof in `harness.waits`), *ordered done-frame
-delivery* (ORDER, GOLD) and *EngineDeadError propagation* (DEATH). BLAST asks whether what is wrong
-with one request stays with it; LEAK, ORPHAN and RESIDUE ask what is left at the end.
+The three asserts of the project are *no wedge* (TERM, PROGRESS, START and STOP here, and the proof in `harness.waits`),
+*ordered done-frame delivery* (ORDER, CONSERVE) and *EngineDeadError propagation* (DEATH, CAUSE). GOLD, AGREE, HEALTH
+and BOUND ask whether what is said and done is right, alike, true and within limits; BLAST whether what is wrong with
+one request stays with it; LEAK, ORPHAN and RESIDUE what is left at the end.
 """
 
 from __future__ import annotations
@@ -10,7 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.history import History
-from harness.oracles import blast, death, gold, leak, order, orphan, residue, term
+from harness.oracles import (
+    agree,
+    blast,
+    bound,
+    cause,
+    conserve,
+    death,
+    gold,
+    health,
+    leak,
+    order,
+    orphan,
+    progress,
+    residue,
+    start,
+    stop,
+    term,
+)
 from harness.targets import Target
 from harness.verdict import Finding
 
@@ -18,10 +36,18 @@ Oracle = Callable[[History, Target], list[Finding]]
 
 ORACLES: dict[str, Oracle] = {
     "TERM": term.check,
+    "PROGRESS": progress.check,
+    "START": start.check,
     "ORDER": order.check,
+    "CONSERVE": conserve.check,
     "GOLD": gold.check,
+    "AGREE": agree.check,
     "DEATH": death.check,
+    "CAUSE": cause.check,
+    "HEALTH": health.check,
+    "BOUND": bound.check,
     "BLAST": blast.check,
+    "STOP": stop.check,
     "LEAK": leak.check,
     "ORPHAN": orphan.check,
     "RESIDUE": residue.check,

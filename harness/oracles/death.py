@@ -1,17 +1,18 @@
-"""DEATH: a death reaches everybody, once and for ever the same, with the right name; and nothing else is called one.
+"""DEATH: a death reaches everybody, once and for ever the same; and nothing else is called one.
 
-After a fatal fault every unfinished request ends with EngineDeadError (StartupError before readiness) that names the
-dead role; every later call repeats it (I10 to I14); every surviving rank leaves by itself with the engine's exit code
-for a dead peer. After mild faults, shorter together than the engine's deadlines, the engine must serve. After lossy
-faults it may refuse, with a typed error that names a role on the path of the loss.
+After a fatal fault every unfinished request ends with EngineDeadError (StartupError before readiness); every later call
+repeats it (I10 to I14); every surviving rank leaves by itself with the engine's exit code for a dead peer. After mild
+faults, shorter together than the engine's deadlines, the engine must serve. After lossy faults it may refuse, with a
+typed error. Whom the error names is for CAUSE to judge.
 """
 
 from __future__ import annotations
 
 import signal
 
+from harness.clock import SECOND
 from harness.faults import AGAIN
-from harness.history import History
+from harness.history import History, Process
 from harness.oracles import outcome
 from harness.oracles.outcome import Ending
 from harness.targets import Target
@@ -22,16 +23,8 @@ def check(history: History, target: Target) -> list[Finding]:
     """Findings about errors that are missing, wrong, misattributed or not latched, and about survivors."""
     if history.ended != "done" or outcome.client_was_killed(history):
         return []
-    asked = [request for request in outcome.requests(history) if request.failed]
-    # What a request that nobody can serve ends with is for BLAST to judge, unless it is the engine's death.
-    endings = {r.name: r.failed[0] for r in asked if not r.poison or r.failed[0].kind in outcome.DEATHS}
-    start = outcome.startup_error(history)
-    if start is not None:
-        endings["the start-up"] = start
-    demand = outcome.demand_error(history)
-    if demand is not None:
-        endings["the demand"] = demand
-    findings = [finding for what, ending in endings.items() for finding in _judge(history, target, what, ending)]
+    endings = outcome.endings(history).items()
+    findings = [finding for what, ending in endings for finding in _judge(history, target, what, ending)]
     findings += _latched(history)
     if outcome.killed(history):
         findings += _survivors(history, target)
@@ -39,29 +32,21 @@ def check(history: History, target: Target) -> list[Finding]:
 
 
 def _judge(history: History, target: Target, what: str, ending: Ending) -> list[Finding]:
-    if ending.kind == "ConfigError" and outcome.may_refuse_config(history):
-        return []
     if ending.kind not in outcome.DEATHS:
+        if what == "the start-up":
+            return []  # for START to judge
         return [Finding("DEATH", f"{what} ended with {ending.kind}: {ending.cause}", "client", ending.t)]
-    limit, spent = target.patience(history.plan), outcome.patience_spent(history)
-    if spent.starting < limit.starting and spent.serving < limit.serving:
-        sentence = (
-            f"{what} was refused ({ending.culprit}: {ending.cause}) although nothing fatal was done to the engine"
-        )
-        return [Finding("DEATH", sentence, "client", ending.t)]
-    expected = outcome.blamable(history)
-    if expected and ending.culprit not in expected:
-        right = " or ".join(filter(None, expected))
-        sentence = f"{what} ended with an error that names {ending.culprit or 'nobody'}, not {right}"
-        return [Finding("DEATH", sentence, "client", ending.t)]
-    return []
+    if outcome.is_deserved(history, target, ending):
+        return []
+    sentence = f"{what} was refused ({ending.culprit}: {ending.cause}) although nothing fatal was done to the engine"
+    return [Finding("DEATH", sentence, "client", ending.t)]
 
 
 def _latched(history: History) -> list[Finding]:
     bad = next((event for event in history.of("client", "latched") if not event.ok), None)
     if bad is None:
         return []
-    return [Finding("DEATH", f"a call after the death ended differently: {bad.kind}: {bad.text}", "client", bad.t)]
+    return [Finding.of("DEATH", f"a call after the death ended differently: {bad.kind}: {bad.text}", bad)]
 
 
 def _had_begun(history: History, role: str) -> bool:
@@ -80,8 +65,19 @@ def _survivors(history: History, target: Target) -> list[Finding]:
             continue
         if process.status == -signal.SIGTERM and not _had_begun(history, process.role):
             continue  # it cannot leave by itself before it runs
+        if process.ended_by == "itself" and _ran_out(history, target, process):
+            continue
         if process.ended_by != "itself" or not target.left_for_a_peer(process.status):
             how = target.exit_meaning(process.status)
             sentence = f"{process.role} did not leave for the death of {', '.join(dead)} by itself: {how}"
-            findings.append(Finding("DEATH", sentence, process.role, process.ended or 0))
+            findings.append(Finding("DEATH", sentence, process.role, process.ended or 0, f"{process.role}:exit"))
     return findings
+
+
+def _ran_out(history: History, target: Target, survivor: Process) -> bool:
+    """Whether it left at a deadline that began so long before the death that the death cannot be what it waited for."""
+    if survivor.status is None or survivor.ended is None or not target.left_at_a_deadline(survivor.status):
+        return False
+    victims = [process for role in outcome.killed(history) if (process := history.process(role)) is not None]
+    died = min((process.ended for process in victims if process.ended is not None), default=survivor.ended)
+    return (survivor.ended - died) / SECOND < target.patience(history.plan).serving + history.stalled

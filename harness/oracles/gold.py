@@ -18,6 +18,7 @@ def check(history: History, target: Target) -> list[Finding]:
         golden = history.golden.get(request.like)
         if golden is None:
             continue
+        golden = golden[: request.shorter or None]
         whole = request.served and request.tokens == golden
         if whole or (not request.served and request.tokens == golden[: len(request.tokens)]):
             continue

@@ -16,7 +16,7 @@ def check(history: History, target: Target) -> list[Finding]:
     if history.ended != "done":
         return []
     kept = [event for event in history.of("client", "demand") if not event.ok and event.kind in _WORDS]
-    return [Finding("LEAK", _WORDS[event.kind].format(event.text), "client", event.t) for event in kept]
+    return [Finding.of("LEAK", _WORDS[event.kind].format(event.text), event) for event in kept]
 
 
 _WORDS = {

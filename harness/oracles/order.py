@@ -47,7 +47,7 @@ def _relay(history: History, role: str, last_of_opening: str) -> list[Finding]:
                 wrong = f"step frame {event.number} after step frame {last}"
             last = event.number
         if wrong and _acted(history, role, event):
-            return [Finding("ORDER", f"{role} acted on {wrong}", role, event.t)]
+            return [Finding.of("ORDER", f"{role} acted on {wrong}", event)]
     return []
 
 
@@ -63,7 +63,7 @@ def _outputs(history: History) -> list[Finding]:
         if event.kind != "outputs" or event.number < 0:
             continue
         if event.number != expected and not _refused(history, event):
-            return [Finding("ORDER", f"output message {event.number} came where {expected} was due", "client", event.t)]
+            return [Finding.of("ORDER", f"output message {event.number} came where {expected} was due", event)]
         expected += 1
     return []
 

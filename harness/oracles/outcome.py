@@ -7,26 +7,34 @@ import math
 from msgspec import Struct
 
 from harness.faults import (
+    BlockLoop,
+    Clock,
+    Descriptors,
     Exit,
     Fault,
     FullDisk,
     Kill,
     LongPath,
+    Memory,
     OnClient,
     OnCollectives,
     OnFiles,
     OnFrames,
     Raise,
     Restart,
+    SlowReader,
     Stale,
     Stop,
     Terminate,
 )
 from harness.history import Event, History
-from harness.targets import Patience, get
+from harness.targets import Patience, Target, get
 
 DEATHS = ("EngineDeadError", "StartupError")
 """The errors that say that the engine is dead."""
+
+SLACK = 2.0
+"""Seconds that a busy machine may add to whatever an engine promises about time."""
 
 ENDS = ("request.finished", "request.failed", "request.given_up")
 """The marks that end a request: the engine's two ways, and the client's own."""
@@ -51,7 +59,8 @@ class Outcome(Struct, frozen=True):
 
     ``kind`` is ``rk`` for a further request that asks what request k asks, ``poison`` for one that nobody can serve.
     ``given_up``: when the client itself left it, so that nothing is owed any more; ``aborted``: when it first asked for
-    the abort of what it had sent (nanoseconds, None for never).
+    the abort of what it had sent (nanoseconds, None for never). ``shorter``: how many tokens it asks for, if those are
+    fewer than the one has that it is like, else 0. ``canary``: the demand of the end sent it.
     """
 
     number: int
@@ -63,6 +72,8 @@ class Outcome(Struct, frozen=True):
     kind: str = ""
     given_up: int | None = None
     aborted: int | None = None
+    shorter: int = 0
+    canary: bool = False
 
     @property
     def name(self) -> str:
@@ -88,6 +99,12 @@ class Outcome(Struct, frozen=True):
         return any(end.kind == "error" and end.text.startswith("busy|") for end in self.finished)
 
     @property
+    def ended(self) -> int | None:
+        """When its user was first told that it is over, or left it (nanoseconds)."""
+        times = [*(end.t for end in self.finished), *(ending.t for ending in self.failed)]
+        return min([*times, *([] if self.given_up is None else [self.given_up])], default=None)
+
+    @property
     def served(self) -> bool:
         return len(self.finished) == 1 and not self.failed and self.finished[0].kind in ("length", "stop")
 
@@ -95,6 +112,7 @@ class Outcome(Struct, frozen=True):
 def requests(history: History) -> list[Outcome]:
     """Every request that was sent, in the order of sending."""
     found = []
+    demanded = next((event.t for event in history.of("client", "demand") if event.kind == "begin"), None)
     marks: dict[int, list[Event]] = {}
     for event in history.of("client", side="mark"):
         marks.setdefault(event.number, []).append(event)
@@ -117,6 +135,8 @@ def requests(history: History) -> list[Outcome]:
                 sent.kind,
                 min(left, default=None),
                 min(aborts, default=None),
+                sent.value,
+                demanded is not None and sent.t > demanded,
             )
         )
     return found
@@ -138,6 +158,37 @@ def may_refuse_config(history: History) -> bool:
     return any(isinstance(fault, Stale | LongPath | FullDisk) for fault in fired(history))
 
 
+def endings(history: History) -> dict[str, Ending]:
+    """The errors that users were told, by what ended with them.
+
+    What a request that nobody can serve ends with is for BLAST to judge, unless it is the engine's death.
+    """
+    asked = [request for request in requests(history) if request.failed]
+    found = {f"request {r.name}": r.failed[0] for r in asked if not r.poison or r.failed[0].kind in DEATHS}
+    start, demand = startup_error(history), demand_error(history)
+    if start is not None:
+        found["the start-up"] = start
+    if demand is not None:
+        found["the demand"] = demand
+    return found
+
+
+def is_deserved(history: History, target: Target, ending: Ending) -> bool:
+    """Whether the error says that the engine is dead, and faults were bad enough for that.
+
+    What merely took time, a stall of the machine included, excuses no error that does not tell of somebody late.
+    """
+    if ending.kind not in DEATHS:
+        return False
+    limit, spent = target.patience(history.plan), patience_spent(history)
+    if math.isinf(spent.starting + spent.serving):
+        return True
+    if spent.starting < limit.starting and spent.serving < limit.serving:
+        return False
+    statuses = [process.status for process in history.processes if process.status is not None]
+    return target.tells_of_time(ending.cause) or any(map(target.left_at_a_deadline, statuses))
+
+
 def demand_error(history: History) -> Ending | None:
     """The error with which the demand at the end of the client program ended, or None."""
     return next((Ending.of(event) for event in history.of("client", "demand") if event.kind == "failed"), None)
@@ -146,6 +197,56 @@ def demand_error(history: History) -> Ending | None:
 def is_ready(history: History) -> bool:
     """Whether the engine said that it was ready."""
     return any(event.kind == "ready" for event in history.of("client", "startup"))
+
+
+def ready_at(history: History) -> int | None:
+    """When the engine was ready (nanoseconds)."""
+    return next((event.t for event in history.of("client", "startup") if event.kind == "ready"), None)
+
+
+def leaving_at(history: History) -> int | None:
+    """When the client began to stop the engine (nanoseconds)."""
+    return next((event.t for event in history.of("client", "shutdown") if event.kind == "begin"), None)
+
+
+def told_dead(history: History) -> Event | None:
+    """The first mark of a request or of the demand that the engine is dead."""
+    told = (event for event in history.of("client", side="mark") if event.site in ("request.failed", "demand"))
+    return next((event for event in told if not event.ok and Ending.of(event).kind in DEATHS), None)
+
+
+def left_in_order(history: History, target: Target) -> bool:
+    """Whether nobody was told of a death, and every process left because it was asked to."""
+    if history.ended != "done" or not is_ready(history) or told_dead(history) is not None:
+        return False
+    return all(
+        process.ended_by == "itself" and process.status is not None and target.left_in_order(process.status)
+        for process in history.processes
+    )
+
+
+def begun_with(history: History, link: str) -> bool:
+    """Whether a fault of the link has done anything."""
+    return any(getattr(fault, "link", None) == link for fault in fired(history))
+
+
+def held_up(history: History) -> float:
+    """Seconds that faults can have taken from the client program itself, which no promise of the engine covers.
+
+    Infinite where there is no telling: the client was stopped for ever, or a clock was changed.
+    """
+    return sum(_taken_from_client(fault) for fault in fired(history))
+
+
+def _taken_from_client(fault: Fault) -> float:
+    if isinstance(fault, Clock | Memory | Descriptors):
+        return math.inf
+    if isinstance(fault, BlockLoop):
+        return fault.seconds
+    if isinstance(fault, SlowReader):
+        return math.inf
+    roles = fault.roles if isinstance(fault, Stop) else (fault.victim,)
+    return fault.cost if "client" in roles and not isinstance(fault, OnFrames) else 0.0
 
 
 def client_was_killed(history: History) -> bool:
@@ -161,10 +262,11 @@ def fired(history: History) -> list[Fault]:
 
 def killed(history: History) -> tuple[str, ...]:
     """The roles that a fault of the plan ended: killed, or left with a failure after an exception or a signal."""
-    return tuple(fault.victim for fault in fired(history) if _is_fatal(fault, history))
+    return tuple(fault.victim for fault in fired(history) if is_fatal(fault, history))
 
 
-def _is_fatal(fault: Fault, history: History) -> bool:
+def is_fatal(fault: Fault, history: History) -> bool:
+    """Whether the fault has ended its victim."""
     if not isinstance(fault, Raise | Terminate):
         return isinstance(fault, Kill | Exit | Restart)
     process = history.process(fault.victim)
@@ -206,7 +308,7 @@ def patience_spent(history: History) -> Patience:
     for index, (fault, count) in enumerate(zip(history.plan.faults, history.faults, strict=False)):
         if not count.fired:
             continue
-        if _fired_at(history, index) < ready:
+        if fired_at(history, index) < ready:
             starting += fault.cost
         else:
             serving += fault.cost
@@ -216,11 +318,12 @@ def patience_spent(history: History) -> Patience:
 def killed_at(history: History) -> int:
     """When the first of the faults fired that ended a role (nanoseconds)."""
     faults = enumerate(zip(history.plan.faults, history.faults, strict=False))
-    times = [_fired_at(history, index) for index, (fault, count) in faults if count.fired and _is_fatal(fault, history)]
+    times = [fired_at(history, index) for index, (fault, count) in faults if count.fired and is_fatal(fault, history)]
     return min(times, default=history.began)
 
 
-def _fired_at(history: History, index: int) -> int:
+def fired_at(history: History, index: int) -> int:
+    """When a fault of the plan first did what it is for (nanoseconds)."""
     marks = [event.t for event in history.of(site="fault.fired") if event.number == index]
     frames = [frame.t for frame in history.frames if frame.rule == index]
     return min([*marks, *frames], default=history.began)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from harness.bug import Bug
 from harness.outcome import Outcome
 from harness.scenario import Scenario
 from harness.search.score import HuntResult
@@ -45,9 +46,26 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
     return built
 
 
+def bug_object(bug: Bug) -> dict[str, Any]:
+    """One line of the list of bugs."""
+    return {
+        "id": bug.id,
+        "name": bug.name,
+        "group": bug.group,
+        "title": bug.title,
+        "report": bug.report,
+        "rules": list(bug.rules),
+        "edge": bug.edge,
+        "faults": bug.faults,
+        "relay": bug.engine.relay,
+        "plugin": bug.plugin,
+    }
+
+
 def outcome_object(outcome: Outcome) -> dict[str, Any]:
-    """All runs of one plan: its first finding, and how often each verdict came up."""
-    tally = outcome.tally
+    """All runs of one plan: its first finding, and how often each verdict came up; what was seen of a seeded bug."""
+    tally, sighting = outcome.tally, outcome.sighting
+    seen = {"bug": msgspec.to_builtins(sighting)} if sighting is not None else {}
     return {
         **verdict_object(outcome.shown.verdict),
         "member": outcome.member.name,
@@ -56,6 +74,7 @@ def outcome_object(outcome: Outcome) -> dict[str, Any]:
         "runs": tally.runs,
         "fired": outcome.fired,
         "tally": tally.words,
+        **seen,
     }
 
 

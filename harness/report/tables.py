@@ -10,11 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from harness.bug import Bug, Sighting
 from harness.faults.catalogue import Entry
 from harness.history import History
 from harness.outcome import Outcome
 from harness.primitives import PRIMITIVES, WITHOUT
-from harness.report.terminal import finding, plural, style_of
+from harness.report.terminal import finding, plural, sighting_words, style_of
 from harness.scenario import Scenario
 from harness.search.score import Found, HuntResult
 from harness.trial import Tally
@@ -43,6 +44,8 @@ def outcomes_report(outcomes: Sequence[Outcome], *, single: bool) -> RenderableT
             parts.append(finding(outcome.shown.verdict, again))
             if tally.runs == 1 and outcome.expected and not outcome.as_expected:
                 parts.append(Text(f"\n  the file expects {outcome.expected}", style="yellow"))
+            if outcome.sighting is not None:
+                parts += [Text(), Text(f"bug        {sighting_words(outcome.sighting)}")]
         return Group(*parts)
     parts.append(outcomes_table(outcomes))
     for outcome in outcomes:
@@ -50,7 +53,18 @@ def outcomes_report(outcomes: Sequence[Outcome], *, single: bool) -> RenderableT
             parts += [Text(), finding(outcome.shown.verdict)]
     right = sum(outcome.as_expected for outcome in outcomes)
     parts += [Text(), Text(f"{right} of {plural(len(outcomes), 'plan')} ended as expected")]
+    parts += [Text(f"bug        {sighting_words(seen)}") for seen in _sightings(outcomes)]
     return Group(*parts)
+
+
+def _sightings(outcomes: Sequence[Outcome]) -> list[Sighting]:
+    """What all plans together saw of each bug."""
+    found: dict[str, Sighting] = {}
+    for outcome in outcomes:
+        seen = outcome.sighting
+        if seen is not None:
+            found[seen.id] = found[seen.id].and_then(seen) if seen.id in found else seen
+    return list(found.values())
 
 
 def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
@@ -96,6 +110,8 @@ def hunt_table(result: HuntResult) -> RenderableType:
     _add(sums, "requests", f"{result.served} served   {result.refused} refused with a typed error")
     _add(sums, "instants", f"{result.instants} covered")
     _add(sums, "canary", _canary(result))
+    if result.bug is not None:
+        _add(sums, "bug", sighting_words(result.bug))
     _add(sums, "found", _found_words(result))
     parts: list[RenderableType] = [table, Text(), sums]
     for found in result.found:
@@ -108,6 +124,15 @@ def list_table(scenarios: Iterable[Scenario]) -> Table:
     table = _table("!scenario", ">plans", "report", "title")
     for scenario in scenarios:
         _add(table, scenario.name, str(len(scenario.members)), scenario.report or "-", scenario.title)
+    return table
+
+
+def bugs_table(bugs: Iterable[Bug]) -> Table:
+    """Every seeded bug on one line: how many faults show it, by which rules it is named, what is wrong, as reported."""
+    table = _table("!bug", ">faults", "!named by", "!scenario", "title")
+    for bug in bugs:
+        title = Text(bug.title).append(f" ({bug.report})" if bug.report else "", style="dim")
+        _add(table, bug.id, str(bug.faults), ", ".join(bug.rules), bug.name, title)
     return table
 
 

@@ -10,8 +10,9 @@ import textwrap
 
 from rich.text import Text
 
+from harness.bug import Sighting
 from harness.history import FaultCount
-from harness.verdict import Edge, Verdict
+from harness.verdict import BugTrace, Edge, Verdict
 
 WIDTH = 80
 _MARGIN = " " * 13
@@ -50,17 +51,33 @@ def finding(verdict: Verdict, again: str = "") -> Text:
         rows = [_edge(edge) for edge in blame.waits] + [("owed", what, "", "") for what in blame.owed]
         blocks.append(_rows(rows))
     for one in verdict.findings:
-        blocks.append(_prose(f"{one.oracle}: {one.sentence}"))
+        blocks.append(_prose(f"{one.oracle}: {one.sentence}" + (f" [{one.event}]" if one.event else "")))
     if verdict.verdict == "vacuous":
         blocks.append(_prose("Nothing was proved: a fault that the plan needs never fired."))
     tail = [_fault(count) for count in verdict.faults]
-    tail += [Text(f"  {name:<9}  {path}") for name, path in verdict.files.items() if name in ("history",)]
+    tail += [Text(f"  bug        {trace.id}   {_roles(trace)}") for trace in verdict.bugs]
+    tail += [Text(f"  {name:<9}  {path}") for name, path in verdict.files.items() if name in ("history", "stacks")]
     if "replay" in verdict.files:
         repeats = f"      ({again})" if again else ""
         tail.append(Text(f"  again      nowedge replay {verdict.files['replay']}{repeats}"))
     if tail:
         blocks.append(Text("\n").join(tail))
     return Text("\n\n").join(blocks)
+
+
+def sighting_words(sighting: Sighting) -> str:
+    """What several runs saw of a bug: ``H4 go-twice: reached in 3 of 3 runs · triggered in 2 ...``."""
+    reached = f"reached in {sighting.reached} of {plural(sighting.runs, 'run')}"
+    failed = "none failed"
+    if sighting.failed:
+        some = f"{sighting.named} of {sighting.failed} failures name it"
+        failed = some if sighting.named else f"none of {plural(sighting.failed, 'failure')} names it"
+    return f"{sighting.id} {sighting.name}: {reached} · triggered in {sighting.triggered} · {failed}"
+
+
+def _roles(trace: BugTrace) -> str:
+    reached = f"reached in {', '.join(trace.reached)}" if trace.reached else "not reached"
+    return f"{reached} · triggered in {', '.join(trace.triggered)}" if trace.triggered else reached
 
 
 def fault_words(count: FaultCount) -> str:

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,25 @@ def check(site: str) -> None:
         found = None
     if found is None or found.origin is None or not found.origin.endswith(".py"):
         raise CallSiteError(f"{site}: there is no module '{module}' in Python")
-    names = sorted(_functions(ast.parse(Path(found.origin).read_text(encoding="utf-8"))))
+    names = _names(found.origin)
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
         hint = f"; did you mean call({module}:{near[0]})?" if near else ""
         raise CallSiteError(f"{site}: '{module}' has no function '{name}'{hint}")
+
+
+_parsing = threading.Lock()
+
+
+@functools.cache
+def _names_of(path: str) -> tuple[str, ...]:
+    return tuple(sorted(_functions(ast.parse(Path(path).read_text(encoding="utf-8")))))
+
+
+def _names(path: str) -> tuple[str, ...]:
+    """The functions of a file. One thread at a time: in Python 3.11 two that parse may meet a SystemError."""
+    with _parsing:
+        return _names_of(path)
 
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[str]:

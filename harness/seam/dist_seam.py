@@ -68,29 +68,28 @@ class _Groups:
     """What this process knows of its groups and their work under way."""
 
     def __init__(self) -> None:
+        self.places: dict[tuple[str, str], _Place] = {}
         self.reset(lambda description: description)
 
     def reset(self, name_of: Callable[[str], str]) -> None:
         self.issued: Counter[str] = Counter()
         # By the work's id: cheaper than a weak dictionary.
         self.works: dict[int, _Operation] = {}
-        self._places: dict[tuple[str, str], _Place] = {}
+        self.places.clear()
         self._name_of = name_of
         self.postponed: dict[str, _Call] = {}
         self.before_store: list[Done] = []
         self._kept: list[Any] = []
 
+    def name(self, description: str) -> str:
+        """The short name of the group that torch describes so."""
+        return self._name_of(description)
+
     def place(self, seam: Seam, description: str, operation: str) -> _Place:
         """That operation of the group that torch describes so."""
-        found = self._places.get((description, operation))
-        if found is None:
-            group = self._name_of(description)
-            found = self._places[description, operation] = _Place(group, f"{group}.{operation}", seam)
+        group = self._name_of(description)
+        found = self.places[description, operation] = _Place(group, f"{group}.{operation}", seam)
         return found
-
-    def end(self, work: Any) -> None:
-        """A wait for that work has succeeded or failed; another one has nothing to tell."""
-        self.works.pop(id(work), None)
 
     def keep(self, thing: Any) -> Any:
         """Holds for the process's life what nobody else does: work that nobody waits for, what C++ alone uses."""
@@ -133,7 +132,8 @@ def _issue(original: Callable[..., Any], name: str, operation: str) -> Callable[
         seam = seams.active()
         if seam is None:
             return original(self, *args, **kwargs)
-        place = groups.place(seam, self.group_desc, operation)
+        description = self.group_desc
+        place = groups.places.get((description, operation)) or groups.place(seam, description, operation)
         number = groups.issued[place.group] = groups.issued[place.group] + 1
         if place.bare:
             place.track.before(number)
@@ -300,11 +300,11 @@ def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
             seam.runs()
             _ended_badly(seam, op, self, error, limit, now() - began)
             raise
-        groups.end(self)
+        groups.works.pop(id(self), None)
+        seam.runs()
         if place.bare:
-            place.track.arrive(number)
+            place.track.after(number)
         else:
-            seam.runs()
             seam.after(place.site, number=number)
         return result
 
@@ -324,7 +324,7 @@ def _ended_badly(seam: Seam, op: _Operation, work: Any, error: BaseException, li
     """Records a failure, unless it is only the end of a slice: the work is still under way and its time is over."""
     if limit is not None and waited >= limit * 9 // 10 and not work.is_completed():
         return
-    groups.end(work)
+    groups.works.pop(id(work), None)
     seam.failed(op.place.site, number=op.number, error=error)
 
 

@@ -16,6 +16,12 @@ BYTES = 4096
 MOST = BYTES // 4
 """How many flags there are."""
 
+HEAL = MOST - 1
+"""The flag that says that what stood of the faults is healed. Before that the lane is told this number, like a fault's.
+
+What has not begun by then still comes, and so do the faults of a tear-down.
+"""
+
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _EVERYBODY = 2**31 - 1

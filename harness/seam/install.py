@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from harness.faults import Fault
-from harness.seam import dist_seam, loop_seam, process_seam, site, zmq_seam
+from harness.seam import dist_seam, loop_seam, poll_seam, process_seam, site, thread_seam, zmq_seam
 from harness.seam.region import Recorder
 from harness.seam.site import Outlets
 from harness.seam.zmq_seam import Names
@@ -16,6 +16,8 @@ def install(torch: bool = True) -> None:
     zmq_seam.install()
     loop_seam.install()
     process_seam.install()
+    thread_seam.install()
+    poll_seam.install()
     if torch:
         dist_seam.install()
 

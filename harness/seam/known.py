@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from harness.instant import Instant, is_call
 from harness.seam import call_seam
-from harness.seam.operations import OPERATIONS, STORE, STORE_CALLS
+from harness.seam.operations import FORM, OPERATIONS, STORE, STORE_CALLS
 
 CALLS = ("bind", "connect", "subscribe", "unsubscribe", "close", "send", "recv", "poll")
 """What is a site on a link."""
@@ -32,7 +32,7 @@ def check_site(at: Instant, links: Sequence[str], groups: Sequence[str], kinds: 
         return
     sites = [f"{link}.{call}" for link in links for call in CALLS]
     sites += [f"{group}.{operation}" for group in groups for operation in dict.fromkeys(OPERATIONS.values())]
-    sites += [f"{STORE}.{call}" for call in STORE_CALLS]
+    sites += [FORM, *(f"{STORE}.{call}" for call in STORE_CALLS)]
     if at.site not in sites:
         near = difflib.get_close_matches(at.site, sites, n=1)
         hint = f"did you mean {near[0]}?" if near else f"links are {', '.join(links)}, groups {', '.join(groups)}"

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import json
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from harness.clock import now
@@ -22,20 +22,52 @@ IDLE_SECONDS = 0.015
 """How long a loop may sleep before it counts as idle and writes its dump."""
 
 
+_DEEPEST = 32
+_CODES = ("cr_code", "ag_code", "gi_code")
+_AWAITED = ("cr_await", "ag_await", "gi_yieldfrom")
+
+
 def describe(loop: Any) -> dict[str, Any]:
     """What the loop's tasks await, which socket calls are pending, when its next timer is due (seconds, loop time)."""
     tasks = []
+    pending = dict(sockets.pending.items())
+    timers = {id(future): handle for handle in loop._scheduled for future in handle._args or () if future is not None}
     for task in asyncio.all_tasks(loop):
-        stack = task.get_stack(limit=8)
-        tasks.append({"name": task.get_name(), "in": [frame.f_code.co_qualname for frame in stack]})
+        awaits = _awaited(getattr(task, "_fut_waiter", None), pending, timers)
+        tasks.append({"name": task.get_name(), "in": list(_calls(task.get_coro())), "awaits": awaits})
     tasks.sort(key=lambda entry: str(entry["name"]))
-    timers = [handle.when() for handle in loop._scheduled if not handle.cancelled()]
+    due = [handle.when() for handle in loop._scheduled if not handle.cancelled()]
     return {
         "tasks": tasks,
-        "pending": sorted(name for future, name in list(sockets.pending.items()) if not future.done()),
-        "next_timer": min(timers, default=None),
+        "pending": sorted(name for future, name in pending.items() if not future.done()),
+        "next_timer": min(due, default=None),
         "loop_time": loop.time(),
     }
+
+
+def _calls(coroutine: Any) -> Iterator[str]:
+    """The coroutines that a task is in, the innermost last."""
+    for _ in range(_DEEPEST):
+        code = next((found for name in _CODES if (found := getattr(coroutine, name, None)) is not None), None)
+        if code is not None:
+            yield code.co_qualname
+        coroutine = next((found for name in _AWAITED if (found := getattr(coroutine, name, None)) is not None), None)
+        if coroutine is None:
+            return
+
+
+def _awaited(future: Any, pending: Mapping[Any, str], timers: Mapping[int, Any]) -> str:
+    """What has to come so that the future of a task is set: a frame, the end of a task, a time, or some task's deed."""
+    if future is None:
+        return "nothing"
+    if future in pending:
+        return pending[future]
+    if isinstance(future, asyncio.Task):
+        return f"task {future.get_name()}"
+    if id(future) in timers:
+        return "a timer"
+    children = [child.get_name() for child in getattr(future, "_children", ()) if isinstance(child, asyncio.Task)]
+    return f"tasks {', '.join(children)}" if children else "a future"
 
 
 def _select(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,5 +34,8 @@ ROOTED = ("broadcast", "reduce")
 STORE = "store"
 """The name of the rendezvous store, as links and groups have names."""
 
+FORM = "group.form"
+"""The site at which a rank meets the others to form a group."""
+
 STORE_CALLS = ("set", "get", "wait", "add", "check", "compare_set", "append", "multi_set", "multi_get", "delete_key")
 """What is a site of the store: ``store.get`` and so on."""

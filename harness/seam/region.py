@@ -67,7 +67,7 @@ def create() -> int:
 class _Thread:
     """What the recorder keeps per thread."""
 
-    __slots__ = ("key", "progress", "since", "slot", "tid", "version")
+    __slots__ = ("key", "progress", "since", "slot", "tid", "version", "waiting")
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
@@ -77,6 +77,7 @@ class _Thread:
         self.version = 0
         self.key: tuple[object, ...] = ()
         self.since = 0
+        self.waiting = False
 
 
 class _Local(threading.local):
@@ -203,6 +204,7 @@ class Recorder:
     ) -> None:
         """This thread is about to block. The same wait entered again without progress between is one sliced wait."""
         thread = self._local.me or self._begin()
+        thread.waiting = True
         if not thread.slot:
             return
         key = (site, number, text, thread.progress)
@@ -215,8 +217,16 @@ class Recorder:
     def done(self) -> None:
         """This thread no longer blocks."""
         thread = self._local.me
-        if thread is not None and thread.slot:
-            _U64.pack_into(self._map, thread.slot + _WAIT_HEAD, 0)
+        if thread is not None:
+            thread.waiting = False
+            if thread.slot:
+                _U64.pack_into(self._map, thread.slot + _WAIT_HEAD, 0)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether this thread is in a wait."""
+        thread = self._local.me
+        return thread is not None and thread.waiting
 
     def _write_slot(
         self, thread: _Thread, site: str, kind: str, text: str, state: int, flags: int, number: int, gives_up: int
@@ -282,35 +292,41 @@ class Track:
         self._counter = itertools.count(1)
         self.passed = 0
 
+    # Every wrapped call comes by here, so nothing is called that need not be, and the same few lines stand twice.
+
     def before(self, number: int = -1, size: int = 0, text: int = 0) -> int:
         """This thread is about to make the call; its occurrence is one more than the calls that have succeeded."""
         n = self.passed + 1
         recorder = self._recorder
-        self._record(recorder, recorder._local.me or recorder._begin(), n, number, size, self._before | text)
+        index = next(recorder._allocate)
+        if index >= MAX_EVENTS:
+            recorder._lose(index)
+            return n
+        thread = recorder._local.me or recorder._begin()
+        at = _EVENTS_AT + index * _EVENT_BYTES
+        _EVENT_OF_TRACK.pack_into(recorder._map, at, now(), thread.tid, n, number, 0, self._before | text, size, 1)
+        if not index % _ALLOCATED_STEP:
+            _U64.pack_into(recorder._map, _ALLOCATED, index + 1)
         return n
 
-    def after(self, number: int = -1, size: int = 0, text: int = 0) -> int:
-        """The call has succeeded, which is no progress; its occurrence."""
-        n = self.passed = next(self._counter)
-        recorder = self._recorder
-        self._record(recorder, recorder._local.me or recorder._begin(), n, number, size, self._after | text)
-        return n
-
-    def after_progress(self, number: int = -1, size: int = 0, text: int = 0) -> int:
-        """The call has succeeded, and something has got on by it; its occurrence."""
+    def after(self, number: int = -1, size: int = 0, text: int = 0, progress: bool = True) -> int:
+        """The call has succeeded, and something has got on by it unless ``progress`` is False; its occurrence."""
         n = self.passed = next(self._counter)
         recorder = self._recorder
         thread = recorder._local.me or recorder._begin()
-        thread.progress += 1
-        done = recorder._progress = recorder._progress + 1
-        _U64.pack_into(recorder._map, _PROGRESS, done)
-        self._record(recorder, thread, n, number, size, self._after | text)
+        if progress:
+            thread.progress += 1
+            done = recorder._progress = recorder._progress + 1
+            _U64.pack_into(recorder._map, _PROGRESS, done)
+        index = next(recorder._allocate)
+        if index >= MAX_EVENTS:
+            recorder._lose(index)
+            return n
+        at = _EVENTS_AT + index * _EVENT_BYTES
+        _EVENT_OF_TRACK.pack_into(recorder._map, at, now(), thread.tid, n, number, 0, self._after | text, size, 1)
+        if not index % _ALLOCATED_STEP:
+            _U64.pack_into(recorder._map, _ALLOCATED, index + 1)
         return n
-
-    def arrive(self, number: int) -> int:
-        """This thread no longer blocks, since the call has succeeded, and something has got on; its occurrence."""
-        self._recorder.done()
-        return self.after_progress(number)
 
     def count(self) -> int:
         """The call has succeeded, which is recorded elsewhere; its occurrence."""
@@ -322,6 +338,7 @@ class Track:
         recorder = self._recorder
         thread = recorder._local.me or recorder._begin()
         slot = thread.slot
+        thread.waiting = True
         if not slot:
             return
         head = self._head | 1 << _STATE_SHIFT
@@ -336,18 +353,6 @@ class Track:
             recorder._map, slot, version - 1, thread.tid, head, number, thread.since, gives_up, thread.progress
         )
         _U32.pack_into(recorder._map, slot, version)
-
-    @staticmethod
-    def _record(recorder: Recorder, thread: _Thread, n: int, number: int, size: int, head: int) -> None:
-        index = next(recorder._allocate)
-        if index >= MAX_EVENTS:
-            recorder._lose(index)
-            return
-        _EVENT_OF_TRACK.pack_into(
-            recorder._map, _EVENTS_AT + index * _EVENT_BYTES, now(), thread.tid, n, number, 0, head, size, 1
-        )
-        if not index % _ALLOCATED_STEP:
-            _U64.pack_into(recorder._map, _ALLOCATED, index + 1)
 
 
 class Region:

@@ -105,8 +105,7 @@ class Seam:
     ) -> None:
         """The call has succeeded."""
         track = self._tracks.get((site, kind)) or self.track(site, kind)
-        count = track.after_progress if progress else track.after
-        n = every = count(number, size, self.recorder.text(text) if text else 0)
+        n = every = track.after(number, size, self.recorder.text(text) if text else 0, progress)
         if site in self._sites:
             if kind:
                 every = self.track(site).count()

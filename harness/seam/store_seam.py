@@ -7,6 +7,7 @@ replaced by one written in Python, which hands every call on to it. The event's 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ from torch.distributed import distributed_c10d
 
 from harness.seam import dist_seam
 from harness.seam import site as seams
-from harness.seam.operations import STORE
+from harness.seam.operations import FORM, STORE
+
+_DEFAULT = "default_pg"
+"""How torch describes the group that all ranks form at their start."""
 
 
 class ObservedStore(Store):
@@ -66,22 +70,50 @@ class ObservedStore(Store):
         where = f"{STORE}.{call}"
         seam.before(where, text=key)
         dist_seam.before_store_call()
+        seam.blocks(where, text=key)
         try:
             result = original()
         except BaseException as error:
             seam.failed(where, error=error)
             raise
+        finally:
+            seam.runs()
+            if _forming.group:
+                seam.blocks(FORM, text=_forming.group)  # the wait that this one was a part of
         seam.after(where, text=key)
         return result
+
+
+class _Forming(threading.local):
+    """The group that this thread is forming, if any."""
+
+    group: str = ""
+
+
+_forming = _Forming()
 
 
 def _init(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        store = kwargs.get("store")
-        if seams.active() is not None and isinstance(store, Store) and not isinstance(store, ObservedStore):
+        seam, store = seams.active(), kwargs.get("store")
+        if seam is None:
+            return original(*args, **kwargs)
+        if isinstance(store, Store) and not isinstance(store, ObservedStore):
             kwargs["store"] = dist_seam.groups.keep(ObservedStore(store))
-        return original(*args, **kwargs)
+        _forming.group = dist_seam.groups.name(_DEFAULT)
+        seam.before(FORM, text=_forming.group)
+        seam.blocks(FORM, text=_forming.group)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            seam.failed(FORM, error=error)
+            raise
+        finally:
+            seam.runs()
+            _forming.group = ""
+        seam.after(FORM, text=dist_seam.groups.name(_DEFAULT))
+        return result
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call

@@ -51,6 +51,8 @@ class _Sockets:
         self.links: dict[int, str] = {}
         self.endpoints: dict[int, str] = {}
         self._known: dict[int, tuple[str, str, str, str]] = {}
+        self.descriptors: dict[int, str] = {}
+        """The link of each socket, by the descriptor that tells of its events."""
         self.bound: dict[str, list[tuple[str, int]]] = {}
         self.squatters: list[zmq.Socket[bytes]] = []
         self.adjustments: list[_Adjustment] = []
@@ -62,6 +64,7 @@ class _Sockets:
         self.links.clear()
         self.endpoints.clear()
         self._known.clear()
+        self.descriptors.clear()
         self.bound.clear()
         self.squatters.clear()
         self.adjustments.clear()
@@ -149,6 +152,7 @@ def _learn(socket: Any, endpoint: str) -> str:
         name = endpoint.rsplit("/", 1)[-1].partition("@")[0]
         if name != link:
             sockets.endpoints[socket.underlying] = name
+        sockets.descriptors[int(socket.getsockopt(zmq.FD))] = link
     return link
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from harness import folder
+from harness.bug import Bug
 from harness.plan import MAX_TP, EngineOptions, Plan
 from harness.search.canary import RELAY as CANARY_RELAY
 from harness.search.canary import Canary, sing
@@ -40,10 +41,10 @@ NAME = "hunt"
 
 
 class HuntOptions(Struct, frozen=True):
-    """What to hunt: the relay (the target's default if empty), the range of ranks, and when to stop.
+    """What to hunt: the relay (the bug's or the target's default if empty), the range of ranks, and when to stop.
 
-    ``seconds`` bounds the time in which plans are begun; ``plans`` their number; without either it goes on until it is
-    interrupted.
+    ``bug`` is seeded in the engine of every plan but the canary's. ``seconds`` bounds the time in which plans are
+    begun; ``plans`` their number; without either it goes on until it is interrupted.
     """
 
     relay: str = ""
@@ -55,6 +56,23 @@ class HuntOptions(Struct, frozen=True):
     target: str = "engine"
     start: str = "fork"
     out: Path = folder.DEFAULT
+    bug: Bug | None = None
+
+    @property
+    def hunted(self) -> str:
+        """The relay strategy that is hunted."""
+        return self.relay or (self.bug.relay if self.bug is not None else "") or EngineOptions().relay
+
+
+def drawn(options: HuntOptions) -> Iterator[Plan]:
+    """The plans of a hunt in their order: the fixed ones, then drawn ones, without end; the same for the same seed."""
+    fixed = cover(options.tp, options.hunted, options.start, options.target)
+    found = chain(fixed, _drawn(options, options.hunted, options.tp))
+    return found if options.bug is None else map(options.bug.put_into, found)
+
+
+def _drawn(options: HuntOptions, relay: str, tp: tuple[int, int]) -> Iterator[Plan]:
+    return draw(plans(tp=tp, relay=relay, target=options.target, start=options.start), options.seed)
 
 
 class Watcher(Protocol):
@@ -77,7 +95,7 @@ class Hunt:
         self._world = world
         self._options = options
         self._watcher = watcher
-        self._relay = options.relay or EngineOptions().relay
+        self._relay = options.hunted
         self._target = get(options.target)
         self._score = Score()
         self._seconds = 0.0
@@ -110,37 +128,30 @@ class Hunt:
 
     def _sing(self) -> None:
         low, high = self._options.tp
-        drawn = self._draw(CANARY_RELAY, (max(2, low), max(2, high)))
-        canary, trial = sing(self._world, drawn, self._options.seed, lambda count: self._watcher.canary(count, None))
+        plans = _drawn(self._options, CANARY_RELAY, (max(2, low), max(2, high)))
+        canary, trial = sing(self._world, plans, self._options.seed, lambda count: self._watcher.canary(count, None))
         self._canary = canary
         self._watcher.canary(canary.plans, canary)
-        self._score = Score()
+        self._score = Score(self._options.bug)
         if trial is not None and self._relay == CANARY_RELAY:
             self._score.add(trial)
             self._seconds = canary.seconds
 
     def _hunt(self) -> None:
         options = self._options
-        self._score = score = Score()
-        fixed = cover(options.tp, self._relay, options.start, options.target)
-        drawn = chain(fixed, self._draw(self._relay, options.tp))
-        with closing(trials(self._world, self._bounded(drawn), scenario=NAME, seed=options.seed)) as runs:
+        self._score = score = Score(options.bug)
+        with closing(trials(self._world, self._bounded(drawn(options)), scenario=NAME, seed=options.seed)) as runs:
             for trial in runs:
                 score.add(trial)
                 self._watcher.hunting(score)
         self._seconds = score.seconds
 
-    def _bounded(self, drawn: Iterator[Plan]) -> Iterator[Plan]:
+    def _bounded(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         limit = self._options.seconds
-        for plan in islice(drawn, self._options.plans):
+        for plan in islice(plans, self._options.plans):
             if limit is not None and self._score.seconds >= limit:
                 return
             yield plan
-
-    def _draw(self, relay: str, tp: tuple[int, int]) -> Iterator[Plan]:
-        options = self._options
-        strategy = plans(tp=tp, relay=relay, target=options.target, start=options.start)
-        return draw(strategy, options.seed)
 
     def _conclude(self) -> None:
         # What is proved comes first: with many failures the bound must not fall on the surest.

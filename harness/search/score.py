@@ -6,6 +6,7 @@ from collections import Counter
 
 from msgspec import Struct
 
+from harness.bug import Bug, Sighting
 from harness.clock import now, seconds_since
 from harness.faults import DRAWN, AtInstant, Fault, OnClient, kind_of
 from harness.search.canary import Canary
@@ -63,6 +64,7 @@ class HuntResult(Struct, frozen=True):
     canary: Canary | None
     found: tuple[Found, ...]
     interrupted: bool = False
+    bug: Sighting | None = None
 
     @property
     def blind(self) -> bool:
@@ -87,14 +89,19 @@ class Failure(Struct):
 
 
 class Score:
-    """Counts trials as they end. Failures that share verdict, grade and fingerprint are one."""
+    """Counts trials as they end. Failures that share verdict, grade and fingerprint are one.
 
-    def __init__(self) -> None:
+    ``bug`` is the bug that is seeded in the engine, if there is one.
+    """
+
+    def __init__(self, bug: Bug | None = None) -> None:
         self.plans = 0
         self.verdicts: Counter[str] = Counter()
         self.served = 0
         self.refused = 0
         self.failures: dict[tuple[str, str], Failure] = {}
+        self._bug = bug
+        self._sighting = Sighting.of(bug, ()) if bug is not None else None
         self._began = now()
         self._kinds: dict[str, list[int]] = {kind: [0, 0, 0, 0] for kind in DRAWN}
         self._places: set[str] = set()
@@ -115,6 +122,8 @@ class Score:
         self.verdicts[verdict.word] += 1
         self.served += verdict.served
         self.refused += verdict.refused
+        if self._bug is not None and self._sighting is not None:
+            self._sighting = self._sighting.and_then(Sighting.of(self._bug, [verdict]))
         for kind in {kind_of(fault) for fault in trial.plan.faults}:
             self._kinds.setdefault(kind, [0, 0, 0, 0])[0] += 1
         for count in verdict.faults:
@@ -163,6 +172,7 @@ class Score:
             canary=canary,
             found=found,
             interrupted=interrupted,
+            bug=self._sighting,
         )
 
 

@@ -30,6 +30,17 @@ def instants(ranks: int, relay: str, steps: int) -> tuple[Instant, ...]:
     return tuple(dict.fromkeys(_passed(ranks, relay, steps)))
 
 
+def client_instants(steps: int) -> tuple[Instant, ...]:
+    """The instants of a run of at least ``steps`` steps at which its client program may be killed."""
+    sent = [Instant("client", "input.send", "add", 1, side) for side in _BOTH]
+    return (*sent, *(Instant("client", "output.recv", "outputs", n, "after") for n in range(1, steps + 1)))
+
+
+def late_instants() -> tuple[Instant, ...]:
+    """The instants of the demand at the end of a run: two calls, one after the other."""
+    return tuple(Instant("dp0.rank0", "input.recv", "utility", n, "after") for n in (1, 2))
+
+
 def _passed(ranks: int, relay: str, steps: int) -> Iterator[Instant]:
     roles = [f"dp0.rank{rank}" for rank in range(ranks)]
     for role in roles:

@@ -9,12 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from harness.faults import DRAWN, KINDS, Delay, Drop, Fault, Hold, Kill, Stop
+from harness.faults import (
+    DRAWN,
+    KINDS,
+    AbortRace,
+    Cancel,
+    Close,
+    Delay,
+    Drop,
+    DropClient,
+    Fault,
+    Hold,
+    Kill,
+    SlowReader,
+    Stop,
+)
+from harness.faults.abort_race import When
+from harness.faults.cancel import At
 from harness.instant import Instant
 from harness.plan import MAX_TP, EngineOptions, Plan, PlanError, Request, Topology, Workload
 from harness.search import sites
@@ -31,10 +47,20 @@ What merely takes time must be served, so a plan may not add up to more than the
 _PROMPTS = ((1,), (1, 2, 3), (7, 8), (200, 1, 1, 2), (5, 4, 3, 2, 1), (9, 99, 255, 3, 31, 17))
 """What is asked. The tokens of a prompt matter to no fault, and a few prompts need the reference only once each."""
 
+_ABORTS: tuple[When, ...] = ("stranger", "before_add", "after_add", "first_token", "last_token", "finish")
+_CANCELS: tuple[At, ...] = ("read", "add", "start", "tick")
+_CLOSES: tuple[Literal["aclose", "break"], ...] = ("aclose", "break")
+_PACE = 0.05
+"""Seconds for which a slow reader keeps each token: several steps of the engine."""
+
 T = TypeVar("T")
 
 _START_TICKS = 30
 _FRAME_KINDS = ("drop", "hold")
+_STREAM_KINDS = ("close", "slow_reader", "drop_client")
+"""What is done to a stream between two of its tokens, and needs a request with two."""
+
+_CLIENT_KINDS = ("cancel", "abort_race", *_STREAM_KINDS)
 _TICK = 0.01
 _TICKS = round(DELAY_TOTAL / _TICK)
 
@@ -85,12 +111,14 @@ def _plans(
     chooser = _Chooser(draw)
     ranks = chooser.number(low, high)
     requests = tuple(chooser.request() for _ in range(chooser.number(1, 3)))
-    usable = tuple(kind for kind in kinds if ranks > 1 or kind not in _FRAME_KINDS)
+    streams = any(request.max_tokens > 1 for request in requests)
+    unusable = (*(_FRAME_KINDS if ranks == 1 else ()), *(() if streams else _STREAM_KINDS))
+    usable = tuple(kind for kind in kinds if kind not in unusable)
     chosen: tuple[Fault, ...] = ()
     if usable and max_faults > 0:
         swarm = [kind for kind in usable if chooser.whether()] or [chooser.of(usable)]
         count = chooser.number(1, max_faults)
-        passed = _Passed(chooser, ranks, options.relay, requests[0].max_tokens, max(1, _TICKS // count))
+        passed = _Passed(chooser, ranks, options.relay, requests, max(1, _TICKS // count))
         chosen = tuple(passed.fault(chooser.of(swarm)) for _ in range(count))
     return Plan(
         topology=Topology(tp=ranks, start=topology.start),
@@ -141,30 +169,35 @@ class _Chooser:
 
 
 class _Passed:
-    """Chooses faults from what a run of ``ranks`` ranks and at least ``steps`` steps passes for certain.
+    """Chooses faults from what a run of ``ranks`` ranks and of these requests passes for certain.
 
     None that takes time in steady state takes more than ``ticks`` hundredths of a second.
     """
 
-    def __init__(self, chooser: _Chooser, ranks: int, relay: str, steps: int, ticks: int) -> None:
+    def __init__(self, chooser: _Chooser, ranks: int, relay: str, requests: Sequence[Request], ticks: int) -> None:
+        steps = requests[0].max_tokens
         self._chooser = chooser
+        self._requests = requests
         self._roles = tuple(f"dp0.rank{rank}" for rank in range(ranks))
         self._frames = sites.frames(relay) if ranks > 1 else ()
         self._instants = sites.instants(ranks, relay, steps)
+        self._clients = sites.client_instants(steps)
         self._steps = sites.certain_steps(relay, steps)
         self._ticks = ticks
 
     def fault(self, kind: str) -> Fault:
         """A fault of a kind."""
         choose = self._chooser
+        if kind in _CLIENT_KINDS:
+            return self._client_fault(kind)
         if kind in ("delay", "stop"):
             pauses = Delay if kind == "delay" else Stop
             if choose.whether():
-                return pauses(at=choose.of(self._instants), seconds=self._seconds(self._ticks), optional=True)
+                return pauses(at=self._instant(), seconds=self._seconds(self._ticks), optional=True)
             start = Instant(choose.of(self._roles), "start")
             return pauses(at=start, seconds=self._seconds(_START_TICKS), optional=True)
         if kind == "kill":
-            return Kill(at=choose.of(self._instants), optional=True)
+            return Kill(at=self._instant(self._clients), optional=True)
         (link, frame), victim = choose.of(self._frames), choose.of(self._roles[1:])
         # Only step frames come a known number of times; of hellos there may be one.
         nth = choose.number(1, self._steps) if frame == "step" else 1
@@ -173,6 +206,31 @@ class _Passed:
         until = choose.of(self._instants) if choose.whether() else None
         after = self._seconds(self._ticks)
         return Hold(link=link, frame=frame, victim=victim, nth=nth, until=until, or_after=after, optional=True)
+
+    def _instant(self, further: Sequence[Instant] = ()) -> Instant:
+        """An instant of the work or of the ``further`` ones; one in five is of the demand at the end."""
+        late = self._chooser.number(1, 5) == 5
+        return self._chooser.of(sites.late_instants() if late else (*self._instants, *further))
+
+    def _client_fault(self, kind: str) -> Fault:
+        """A fault by the client's own hand, at a moment of a request that has it."""
+        choose = self._chooser
+        least = 2 if kind in _STREAM_KINDS else 1
+        number = choose.of([n for n, request in enumerate(self._requests) if request.max_tokens >= least])
+        if kind == "abort_race":
+            return AbortRace(request=number, when=choose.of(_ABORTS), optional=True)
+        most = self._requests[number].max_tokens - 1
+        if kind == "cancel":
+            during = choose.of(_CANCELS)
+            tokens = 0 if during in ("start", "add") else choose.number(0, most)
+            return Cancel(request=number, after_tokens=tokens, during=during, optional=True)
+        tokens = choose.number(1, most)
+        if kind == "close":
+            how = choose.of(_CLOSES)
+            return Close(request=number, after_tokens=tokens, how=how, optional=True)
+        if kind == "slow_reader":
+            return SlowReader(request=number, after_tokens=tokens, seconds=_PACE, optional=True)
+        return DropClient(request=number, after_tokens=tokens, optional=True)
 
     def _seconds(self, ticks: int) -> float:
         return round(self._chooser.number(1, ticks) * _TICK, 2)

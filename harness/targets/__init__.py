@@ -19,6 +19,32 @@ class Patience(Struct, frozen=True):
     serving: float
 
 
+class Slice(Struct, frozen=True):
+    """Waits that are entered again and again: those at sites that begin with ``sites``, every ``every`` seconds.
+
+    ``limit``: so many seconds after it began such a wait ends by itself; None for never.
+    """
+
+    sites: str
+    every: float
+    limit: float | None
+
+
+class Bounds(Struct, frozen=True):
+    """Seconds that the engine takes at most by its own declared limits, the machine's stalls apart.
+
+    ``start``: from the constructor's call until it is ready, or says why not. ``step``: without any progress while
+    something is owed, until its users are told; None where it waits for ever by design. ``notice``: from a death to the
+    error of everybody who waits. ``leave``: for what is left to be gone then. ``stop``: for an orderly shutdown.
+    """
+
+    start: float
+    step: float | None
+    notice: float
+    leave: float
+    stop: float
+
+
 class Target(Protocol):
     """One engine under test. Everything here is pure and free of torch, but for `client` and `preload`."""
 
@@ -97,6 +123,30 @@ class Target(Protocol):
 
     def patience(self, plan: Plan) -> Patience:
         """For how long mild faults, all together, may keep this plan's engine waiting without an excuse to give up."""
+        ...
+
+    def slices(self, plan: Plan) -> tuple[Slice, ...]:
+        """The waits that the target makes in slices, as it runs this plan."""
+        ...
+
+    def bounds(self, plan: Plan) -> Bounds:
+        """What this plan's engine promises about time."""
+        ...
+
+    def tells_of_time(self, cause: str) -> bool:
+        """Whether the cause of an error says that something came late or not at all."""
+        ...
+
+    def left_at_a_deadline(self, status: int) -> bool:
+        """Whether a process that left with this status did so because it had waited as long as it may."""
+        ...
+
+    def left_in_order(self, status: int) -> bool:
+        """Whether a process that left with this status did so because it was asked to."""
+        ...
+
+    def may_lose(self, link: str, plan: Plan) -> bool:
+        """Whether a link by its kind may lose a frame that nobody has taken from it."""
         ...
 
     def promises(self, relay: str) -> str:

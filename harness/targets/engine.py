@@ -14,13 +14,19 @@ import msgspec
 from engine import endpoints
 from engine import relay as relays
 from engine.claim import Claim
+from engine.client.resources import LAST_LIMIT, REST_LIMIT
 from engine.config import PROFILES, EngineConfig, Timeouts
+from engine.death import SETTLE
 from engine.errors import ConfigError, ExitCode
+from engine.launch import KILL_LIMIT
 from engine.messages import ENGINE_CORE_DEAD, EngineReady, Hello, Init, MessageType
 from engine.model.config import MODELS
+from engine.monitor import LEAVE_GRACE
 from engine.relay import frames as relay_frames
+from engine.relay.numbered import FOLLOW_MARGIN
 from engine.relay.pushpull import PushPullRelay
 from engine.relay.subscribed import TOPIC
+from engine.watchdog import MARGIN
 from harness.faults import (
     Fault,
     HighWater,
@@ -42,7 +48,7 @@ from harness.proxy.records import Kind
 from harness.seam import call_seam
 from harness.seam.known import UnknownSiteError, check_site
 from harness.seam.operations import STORE
-from harness.targets import Patience
+from harness.targets import Bounds, Patience, Slice
 
 _UNKNOWN = Kind("?")
 _STARTUP: dict[type[msgspec.Struct], str] = {Hello: "hello", Init: "init", EngineReady: "ready"}
@@ -76,13 +82,22 @@ _ELSEWHERE = {
 _DEFAULTS: dict[str, Any] = {"digest_interval": 1}
 """Settings that differ from the engine's own unless a plan says otherwise: ranks that differ are found at once."""
 
+SLICE = 0.05
+"""Seconds of the slices in which a rank waits for a collective, and for room on the relay."""
+
 _FOREIGN_BITS = 0xF0F0_F0F0_F0F0_F0F0
+
+
+def is_unbounded(plan: Plan) -> bool:
+    """Whether the engine of that plan sets its steps no deadline."""
+    relay = plan.engine.relay
+    return relay in relays.names() and relays.strategy(relay).unbounded
 
 
 def config_of(plan: Plan, socket_dir: str | None) -> EngineConfig:
     """The engine's configuration for a plan. Raises ConfigError."""
     timeouts = PROFILES[plan.engine.timeouts]
-    if plan.engine.relay in relays.names() and relays.strategy(plan.engine.relay).unbounded:
+    if is_unbounded(plan):
         timeouts = msgspec.structs.replace(timeouts, step=None)
     return EngineConfig(
         model=plan.engine.model,
@@ -214,6 +229,38 @@ class Engine:
         # Half of the shortest deadline: the rest is for the machine.
         return Patience(min(timeouts.handshake, timeouts.startup) / 2, (timeouts.step or timeouts.startup) / 2)
 
+    def slices(self, plan: Plan) -> tuple[Slice, ...]:
+        limit = None
+        if not is_unbounded(plan):
+            timeouts = config_of(plan, None).timeouts
+            limit = max(timeouts.startup, timeouts.handshake, timeouts.step or 0.0)
+        return tuple(Slice(sites, SLICE, limit) for sites in ("tp.", "relay.send"))
+
+    def bounds(self, plan: Plan) -> Bounds:
+        timeouts = config_of(plan, None).timeouts
+        notice = SETTLE + REST_LIMIT / 1000
+        leave = LEAVE_GRACE + KILL_LIMIT
+        step = None if timeouts.step is None else timeouts.step + FOLLOW_MARGIN + MARGIN + notice
+        return Bounds(
+            start=timeouts.startup + SETTLE + leave,
+            step=step,
+            notice=notice,
+            leave=leave,
+            stop=timeouts.shutdown + LAST_LIMIT / 1000,
+        )
+
+    def tells_of_time(self, cause: str) -> bool:
+        return _LATE.search(cause) is not None
+
+    def left_at_a_deadline(self, status: int) -> bool:
+        return status == ExitCode.DEADLINE
+
+    def left_in_order(self, status: int) -> bool:
+        return status == ExitCode.STOPPED
+
+    def may_lose(self, link: str, plan: Plan) -> bool:
+        return link == "relay" and not _has_own_connections(plan.engine.relay)
+
     def promises(self, relay: str) -> str:
         return "nothing" if relays.strategy(relay).unbounded else "notices"
 
@@ -305,6 +352,9 @@ def _check_resources(plan: Plan, index: int, fault: Fault) -> None:
         if fault.root >= plan.topology.tp:
             raise PlanError(f"faults[{index}].root: {fault.root}; with tp={plan.topology.tp} ranks count from 0")
 
+
+_LATE = re.compile(r"\d s\b|deadline|late\b|waited|stopped|have arrived")
+"""What every cause says that speaks of time: how many seconds, or of what has not come by then."""
 
 _NUMBERED_RELAY = re.compile(r"^relay\.\d+$")
 _CHECKSUM_BYTES = 4

@@ -5,7 +5,9 @@ are marks in its history: start-up, each request's life, and, after a death, whe
 error. It never polls and arms no timer, but for a request that the plan wants sent later and for a reader that the plan
 wants slow: budgets live outside, and a timer here would stand in the way of every proof.
 
-A plan with client faults ends with a demand: when every stream is over, the engine must hold no request and no page.
+Every plan whose engine lives ends with a demand. When every stream is over, what stands of the faults is healed; then
+one more request must be served, and two utilities answered: the engine holds no request and no page any more. Health is
+noted where it costs nothing to ask: when the engine is ready, when an error comes, before and after that request.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import ConfigError, EngineDeadError, EngineError
+from engine.errors import ConfigError, EngineDeadError, EngineError, EngineStalledError
 from engine.launch import ProcessFactory
 from engine.llm import AsyncLLM
 from engine.messages import RequestOutput, SamplingParams
 from harness import plan as plans
+from harness.clock import now
 from harness.faults import OnClient
 from harness.faults.moments import Moment, Where
 from harness.plan import Plan
+from harness.seam.flags import HEAL
 from harness.seam.site import Seam, active
 from harness.targets.engine import config_of
 from harness.targets.engine_caller import Caller
@@ -36,6 +40,13 @@ from harness.targets.engine_reader import Reader, mark_error
 
 TURNS = 12
 """Turns of the event loop within which a stream that nothing holds is closed, and a client that nothing holds, gone."""
+
+
+CANARY_TOKENS = 2
+"""Tokens that the request of the demand asks for at most."""
+
+CANARIES = 3
+"""How often the demand asks while health is still red when its request has been served."""
 
 
 def main(plan_json: bytes, folder: str, *, factory: ProcessFactory) -> int:
@@ -93,6 +104,7 @@ class Program:
 
     async def run(self) -> None:
         """Ask everything, wait for every end, make the demand, stop the engine."""
+        self.ask_health()
         await self._ask_all()
         while waiting := [reader.task for reader in self._readers if not reader.task.done()]:
             await asyncio.wait(waiting)  # meanwhile a fault may have begun further ones
@@ -102,8 +114,7 @@ class Program:
         if self._drops is not None:
             await self._drop(self._drops)
             return
-        if self._armed:
-            await self._demand()
+        await self._demand()
         await self._check_latch()
         self.seam.mark("shutdown", kind="begin")
         self.llm.shutdown()
@@ -164,9 +175,9 @@ class Program:
     # The end
 
     async def _demand(self) -> None:
-        """Every stream is over: a live engine holds no request and no page any more.
+        """Every stream is over and the faults are healed: a live engine serves, and holds no request and no page.
 
-        What closes the streams was sent before the question, and the engine takes messages in order: so the first
+        What closes the streams was sent before the questions, and the engine takes messages in order: so the first
         answer counts.
         """
         await _turns()
@@ -174,6 +185,15 @@ class Program:
         if client.dead is not None:
             return
         self.seam.mark("demand", kind="begin")
+        if self._plan.faults:
+            self._heal()
+        self.ask_health()
+        for _ in range(CANARIES):
+            if not await self._canary():
+                self.seam.mark("demand", kind="end")
+                return
+            if self.ask_health() != "stalled":
+                break
         try:
             live = await client.live_requests_async()
             free = await client.reset_prefix_cache_async()
@@ -184,6 +204,39 @@ class Program:
         self.seam.mark("demand", kind="requests", value=len(live), ok=not live, text=held)
         self.seam.mark("demand", kind="pages", ok=free)
         self.seam.mark("demand", kind="end")
+
+    def _heal(self) -> None:
+        """Have the lane undo what stands of the plan's faults, and wait until it has."""
+        outlets = self.seam.outlets
+        if outlets.flags is None:
+            return
+        self.seam.recorder.wait(now(), "heal", text="what stands of the faults", held=True)
+        os.write(outlets.calls, HEAL.to_bytes(4, "little"))
+        outlets.flags.wait(HEAL)
+        self.seam.recorder.done()
+
+    async def _canary(self) -> bool:
+        """Ask once more what the shortest request of the workload asks; whether the engine lives after it."""
+        requests = self._plan.workload.requests
+        like = min(range(len(requests)), key=lambda index: len(requests[index].prompt))
+        tokens = min(requests[like].max_tokens, CANARY_TOKENS)
+        canary = self.further(f"r{like}", list(requests[like].prompt), SamplingParams(tokens))
+        canary.shorter = tokens
+        self.begin(canary)
+        await canary.task
+        return self.llm.client.dead is None
+
+    def ask_health(self) -> str:
+        """What health says: green, stalled or dead; noted."""
+        try:
+            self.llm.check_health()
+        except EngineError as error:
+            word = "stalled" if isinstance(error, EngineStalledError) else "dead"
+            mark_error(self.seam, "health", word, error)
+        else:
+            word = "green"
+            self.seam.mark("health", kind=word)
+        return word
 
     async def _drop(self, fired: Callable[[], None]) -> None:
         """Let go the streams and the client: the engine's processes must go within a few turns.
@@ -213,6 +266,7 @@ class Program:
     async def _check_latch(self) -> None:
         """Once dead, always dead: health and a new request, each twice, repeat the error. Harmless on a live engine."""
         llm, seam = self.llm, self.seam
+        self.ask_health()
         try:
             llm.check_health()
         except Exception as first:

@@ -50,6 +50,10 @@ class Program(Protocol):
         """Start a reader of a further request."""
         ...
 
+    def ask_health(self) -> str:
+        """Note what health says."""
+        ...
+
     def further(self, kind: str, prompt: Any, params: SamplingParams, name: str = "") -> Reader:
         """A reader for a further request."""
         ...
@@ -96,6 +100,8 @@ class Reader:
         self.leave: Leave = ""
         self.pace = 0.0
         """Seconds to wait after each token."""
+        self.shorter = 0
+        """How many tokens it asks for, where those are fewer than the request has that it is like; 0 elsewhere."""
         self.cancelled = False
         """Whether a fault has cancelled the task."""
         self.next: Callable[[], Reader] | None = None
@@ -118,7 +124,7 @@ class Reader:
     async def _run(self) -> None:
         if self.chores:
             await asyncio.wait(self.chores)
-        self._mark("request.sent", self.kind)
+        self._seam.mark("request.sent", kind=self.kind, number=self.number, value=self.shorter, text=self.name)
         try:
             await self._read(self._program.llm.generate(self.prompt, self.params, self.name))
         except asyncio.CancelledError:
@@ -128,6 +134,7 @@ class Reader:
         except Exception as error:
             self._over = True
             mark_error(self._seam, "request.failed", type(error).__name__, error, self.number)
+            self._program.ask_health()
         if self.next is not None:
             self._program.begin(self.next())
 

@@ -1,8 +1,9 @@
 """The lane's part of the faults of a run: signals to others than those who ask, stops that end, threads that wait.
 
-A role that needs the lane writes its fault's number into a pipe. A stop is over only once all its roles were seen to
-be stopped, and only then does its time run: a SIGCONT that came before its SIGSTOP would be lost. Who asked for a
-signal to somebody else waits for the fault's flag, which is raised when the deed is seen to be done.
+A role that needs the lane writes its fault's number into a pipe, and the client program `HEAL` before its demand. A
+stop is over only once all its roles were seen to be stopped, and only then does its time run: a SIGCONT that came
+before its SIGSTOP would be lost. Who asked for a signal to somebody else waits for the fault's flag, which is raised
+when the deed is seen to be done.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from pathlib import Path
 
 from harness.clock import MS, SECOND, now
 from harness.faults import AGAIN, Block, Kill, Restart, Stop, Store, Terminate
-from harness.faults.settings import LimitFault, SignalFault
+from harness.faults.settings import LimitFault
 from harness.history import Process
 from harness.plan import Plan
-from harness.seam.flags import Flags
+from harness.seam.flags import HEAL, Flags
 from harness.zygote import wire
 
 _LOOK_AGAIN = MS
@@ -37,19 +38,29 @@ class _Stopping:
 
 
 class Deeds:
-    """All deeds of one run. ``tell`` is for the zygote; ``flags`` is what the roles wait for."""
+    """All deeds of one run. ``tell`` is for the zygote; ``flags`` is what the roles wait for.
 
-    def __init__(self, plan: Plan, tell: Callable[[wire.Message], None], flags: Flags) -> None:
+    ``relieve`` is called when the client program wants faults healed, for what is not the deeds' own to undo.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        tell: Callable[[wire.Message], None],
+        flags: Flags,
+        relieve: Callable[[], None] = lambda: None,
+    ) -> None:
         self._plan = plan
         self._tell = tell
         self._flags = flags
+        self._relieve = relieve
         self._stops: list[_Stopping] = []
         self._killing: list[int] = []
         self._limits: list[LimitFault] = []
         self._processes: Mapping[str, Process] = {}
         self._healed = False
         self._heard, self._says = -1, -1
-        if any(_needs_lane(fault) for fault in plan.faults):
+        if plan.faults:
             self._heard, self._says = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     @property
@@ -77,7 +88,10 @@ class Deeds:
         """Hears calls, does what they ask for, continues whose time is over, and lets those go on who waited."""
         self._processes = processes
         for index in self._calls():
-            self._begin(index, self._plan.faults[index])
+            if index == HEAL:
+                self.relieve()
+            else:
+                self._begin(index, self._plan.faults[index])
         for index in list(self._killing):
             if _has_ended(processes.get(self._plan.faults[index].victim)):
                 self._killing.remove(index)
@@ -90,9 +104,11 @@ class Deeds:
                 stop.stood = all(_stands(processes.get(role)) for role in stop.fault.roles)
                 if stop.stood:
                     self._flags.raise_(stop.index)
-                    if self._healed or stop.last is not None:
-                        stop.due = now() + (0 if self._healed or stop.last is None else stop.last)
-            if stop.due is not None and stop.due <= now():
+                    if self._healed:
+                        stop.due = now()
+                    elif stop.last is not None and stop.due is None:
+                        stop.due = now() + stop.last
+            if stop.stood and stop.due is not None and stop.due <= now():
                 self._end(stop)
 
     def heal(self) -> None:
@@ -101,9 +117,24 @@ class Deeds:
         for index, fault in enumerate(self._plan.faults):
             if isinstance(fault, Block | Store):
                 self._flags.raise_(index)
+        self._undo()
+
+    def relieve(self) -> None:
+        """Undoes what stands now, and only that; then raises the flag `HEAL`."""
+        self._relieve()
+        self._undo()
+        self._flags.raise_(HEAL)
+
+    def let_go(self, index: int) -> None:
+        """Lets the thread go on that a fault has blocked."""
+        self._flags.raise_(index)
+
+    def _undo(self) -> None:
         for stop in list(self._stops):
             if stop.stood:
                 self._end(stop)
+            else:
+                stop.due = now()  # when it stands: a SIGCONT before its SIGSTOP would be lost
         while self._limits:
             limited = self._limits.pop()
             process = self._processes.get(limited.victim)
@@ -149,10 +180,6 @@ class Deeds:
             with contextlib.suppress(BlockingIOError):
                 data = os.read(self._heard, 4096)
         return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
-
-
-def _needs_lane(fault: object) -> bool:
-    return isinstance(fault, Stop | LimitFault | Restart) or (isinstance(fault, SignalFault) and fault.remote)
 
 
 def _has_ended(process: Process | None) -> bool:

@@ -2,13 +2,16 @@
 
 A virtual machine is sometimes paused for seconds, and an overloaded one runs nobody for a while. An engine with wall-
 clock deadlines may then rightly give up. A thread that wants to run every 50 ms notices: what it oversleeps by more
-than a quarter of a second is a stall, and counts like a delay that the plan itself had asked for.
+than a quarter of a second is a stall, and counts like a delay that the plan itself had asked for. On a crowded machine
+that thread may run in time and the engine may not: so what each process of a run had to wait for a core counts too,
+once it is more than that. Processes wait for each other, so that such waits add up.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 
 from harness.clock import MS, SECOND, now
 
@@ -47,3 +50,8 @@ class Heartbeat:
         """Ends the thread."""
         self._stop.set()
         self._thread.join()
+
+
+def starved(processes: Iterable[float]) -> float:
+    """Seconds that a crowded machine took from a run, from what each of its processes waited for a core."""
+    return sum(seconds for seconds in processes if seconds > LATE / SECOND)

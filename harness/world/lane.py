@@ -1,7 +1,8 @@
 """One lane: runs plans on real processes, one after another. It watches, asks, heals, cleans up; it never judges.
 
-The order of a run: the workload with its faults; then, if the client program is done, the time that the engine's
-processes may take to leave by themselves; then the clean-up event, after which nothing counts for the engine.
+The order of a run: the workload with its faults; then, when the client program asks for it, what stands of the faults
+is healed, and it makes its demand; then, if it is done, the time that the engine's processes may take to leave by
+themselves; then the clean-up event, after which nothing counts for the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from msgspec import structs
 from harness import plan as plans
 from harness import stillness, waits
 from harness.clock import MS, SECOND, now, seconds_since, sleep_until
-from harness.faults import OnFrames
+from harness.faults import Block, OnFrames, Store
 from harness.faults.long_path import engine_folder
 from harness.history import DoubleLook, Event, Frame, History, Look, Outsiders, Process, merge
 from harness.plan import Plan
@@ -25,14 +26,15 @@ from harness.seam import disk, region
 from harness.seam.flags import Flags
 from harness.seam.region import Region
 from harness.targets import Target, get
+from harness.world import stacks
 from harness.world.account import fault_counts, frames_of, tail
 from harness.world.deeds import Deeds
 from harness.world.folders import run_folder
-from harness.world.heartbeat import Heartbeat
+from harness.world.heartbeat import Heartbeat, starved
 from harness.world.look import look
 from harness.zygote import wire
 
-QUIET = 25 * MS
+QUIET = 10 * MS
 """How long nothing must have succeeded before a look is worth its cost (nanoseconds)."""
 
 SUSPICION = 2 * SECOND
@@ -52,9 +54,15 @@ class LaneError(Exception):
 class Lane:
     """Runs plans with one socket to the zygote and one proxy. Used by one thread at a time."""
 
-    def __init__(self, zygote: socket.socket, base: Path, name: str, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, zygote: socket.socket, base: Path, name: str, heartbeat: Heartbeat, leave: float, stacks: bool
+    ) -> None:
         self._zygote, self._base, self._name = zygote, base, name
         self.heartbeat = heartbeat
+        self.leave = leave
+        """For how many seconds a wedge is watched on, once it is one."""
+        self.stacks = stacks
+        """Whether the stacks of its processes are taken then."""
         self._proxy: Proxy | None = None
         self._runs = 0
 
@@ -116,6 +124,7 @@ class _Run:
         self._lane, self._plan, self._folder = lane, plan, folder
         self._engine_folder = engine_folder(folder, plan.faults)
         self._target: Target = get(plan.target)
+        self._slices = self._target.slices(plan)
         self._began = now()
         self._horizon = self._began + int(plan.budget * SECOND)
         self._memory = region.create()
@@ -124,12 +133,14 @@ class _Run:
         self._proxied = bool(plan.proxied)
         self._proxy_begun = False
         self._look: DoubleLook | None = None
+        self._left, self._moved = 0.0, False
+        self._stacks: dict[str, str] = {}
         self._why: str = "budget"
         self._clean: wire.Cleaned | None = None
         self._refused = ""
         self._pong = False
         self._suspected_since: int | None = None
-        self._deeds = Deeds(plan, lane.send, Flags(self._memory, region.FLAGS_AT))
+        self._deeds = Deeds(plan, lane.send, Flags(self._memory, region.FLAGS_AT), self._relieve)
 
     # Beginning
 
@@ -198,9 +209,25 @@ class _Run:
                 ends = self._double_look()
                 if self._look is not None:
                     self._why = "wedge"
+                    self._leave_alone(progress)
+                    if self._lane.stacks:
+                        self._stacks = stacks.collect(self._alive, self._folder)
                     return
                 pause = min(pause * 3 // 2, LOOK_AGAIN_MAX)
                 next_look = max(now() + pause, min(ends or 0, now() + 2 * SECOND))
+
+    def _leave_alone(self, progress: int) -> None:
+        """Watches a wedge for as long as was asked, and notes whether anything moved after all."""
+        began, alive = now(), self._alive
+        while not self._moved and seconds_since(began) < self._lane.leave:
+            self.receive(began + int(self._lane.leave * SECOND))
+            self._moved = self._alive != alive or sum(found.progress for found in self._regions.values()) != progress
+        self._left = seconds_since(began) if self._lane.leave else 0.0
+
+    @property
+    def _alive(self) -> dict[str, int]:
+        """The processes that live, by role."""
+        return {role: process.pid for role, process in self._processes.items() if process.status is None}
 
     def ended(self) -> bool:
         """Whether every process that was started has ended (and at least one was)."""
@@ -223,6 +250,19 @@ class _Run:
     def _heal(self) -> None:
         """Undoes what can be undone of the plan's faults."""
         self._deeds.heal()
+        disk.drain(self._engine_folder)
+
+    def _relieve(self) -> None:
+        """Before the demand: undoes what stands of faults that have begun; those of the tear-down are still to come."""
+        blocking = [i for i, fault in enumerate(self._plan.faults) if isinstance(fault, Block | Store)]
+        if blocking:
+            events = (event for found in self._regions.values() for event in found.events())
+            begun = {event.number for event in events if event.site == "fault.fired"}
+            for index in begun.intersection(blocking):
+                self._deeds.let_go(index)
+        if self._proxy_begun:
+            for index in {hold.rule for hold in self._lane.proxy().status().held}:
+                self._lane.proxy().release(index)
         disk.drain(self._engine_folder)
 
     def _spent(self, began: int) -> float:
@@ -257,7 +297,7 @@ class _Run:
         elif isinstance(message, wire.Died):
             born = self._processes[message.role]
             self._processes[message.role] = Process(
-                born.role, born.pid, born.started, message.t, message.status, "itself"
+                born.role, born.pid, born.started, message.t, message.status, "itself", starved=message.starved
             )
         elif isinstance(message, wire.Pong):
             self._pong = True
@@ -271,7 +311,9 @@ class _Run:
         first = self._look_once()
         if first is None:
             return None
-        gap = max((stillness.gap_needed(p, self._horizon, first.began) for p in first.processes), default=0)
+        gap = max(
+            (stillness.gap_needed(p, self._horizon, first.began, self._slices) for p in first.processes), default=0
+        )
         outsiders = self._ask_outsiders()
         if outsiders is None:
             return None
@@ -281,7 +323,7 @@ class _Run:
             return None
         looks = DoubleLook(first, outsiders, second, self._horizon)
         events = merge(event for found in self._regions.values() for event in found.events())
-        tested = stillness.test(looks, waits.thread_names(events), self._target.watches)
+        tested = stillness.test(looks, waits.thread_names(events), self._target.watches, self._slices)
         if tested.stopped and tested.ends_at is None:
             self._heal()  # nothing else is left that could act
         if not tested.still:
@@ -301,7 +343,7 @@ class _Run:
         return looks.b.ended - self._suspected_since >= SUSPICION
 
     def _look_once(self) -> Look | None:
-        alive = {role: process.pid for role, process in self._processes.items() if process.status is None}
+        alive = self._alive
         return look(alive, self._regions) if alive else None
 
     def _ask_outsiders(self) -> Outsiders | None:
@@ -350,6 +392,7 @@ class _Run:
                 p.status,
                 "cleanup" if p.role in killed else "itself",
                 logs.get(role, ""),
+                p.starved,
             )
             for role, p in self._processes.items()
         ]
@@ -366,7 +409,10 @@ class _Run:
             residue=tuple(self._clean.residue),
             look=self._look,
             lost_events=lost,
-            stalled=self._lane.heartbeat.stalled(self._began, cleanup),
+            stalled=self._lane.heartbeat.stalled(self._began, cleanup) + starved(p.starved for p in processes),
+            left_alone=round(self._left, 3),
+            moved=self._moved,
+            stacks=self._stacks,
             versions=versions,
         )
 

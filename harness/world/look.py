@@ -175,4 +175,4 @@ def _tasks(region: Region) -> tuple[str, ...]:
         state = json.loads(raw)
     except ValueError:
         return ()
-    return tuple(f"{task['name']}: {' > '.join(task['in'])}" for task in state["tasks"])
+    return tuple(f"{task['name']}: {' > '.join(task['in'])} awaits {task['awaits']}" for task in state["tasks"])

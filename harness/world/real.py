@@ -42,11 +42,16 @@ class WorldError(Exception):
 
 
 class RealWorld:
-    """A zygote and some lanes. Thread-safe; a context manager; nothing is left when it closes or its process dies."""
+    """A zygote and some lanes. Thread-safe; a context manager; nothing is left when it closes or its process dies.
 
-    def __init__(self, lanes: int = 1) -> None:
+    ``leave``: for so many seconds a wedge is left alone and watched, so that a wrong proof shows itself. ``stacks``:
+    the stacks of a wedge's processes are taken, which costs some tenths of a second.
+    """
+
+    def __init__(self, lanes: int = 1, leave: float = 0.0, stacks: bool = False) -> None:
         if lanes < 1:
             raise WorldError(f"lanes: {lanes}; at least 1")
+        self._leave, self._stacks = leave, stacks
         _sweep()
         self._base, self._lock = _fresh_folder()
         self._golden: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
@@ -150,7 +155,14 @@ class RealWorld:
         with self._making:
             if len(self._made) < self._count:
                 try:
-                    lane = Lane(self._zygote.lane(), self._base, f"l{len(self._made)}", self._heartbeat)
+                    lane = Lane(
+                        self._zygote.lane(),
+                        self._base,
+                        f"l{len(self._made)}",
+                        self._heartbeat,
+                        self._leave,
+                        self._stacks,
+                    )
                 except ZygoteError as error:
                     raise WorldError(str(error)) from None
                 self._made.append(lane)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -25,6 +26,9 @@ from harness.seam.site import Outlets, activate, active, deactivate
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+STACKS = signal.SIGRTMAX
+"""At this signal a process of a run writes its stacks into its log."""
+
 FAILED = 70
 """Exit status of a child in which the harness's own bootstrap, or the target with an uncaught exception, failed."""
 
@@ -116,6 +120,7 @@ def _log_to(path: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    faulthandler.register(STACKS, file=2)
 
 
 def _name(role: str) -> None:

@@ -222,7 +222,7 @@ class Zygote:
         status = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
         with contextlib.suppress(OSError):
             os.write(dead.status_out, status.to_bytes(4, "little", signed=True))
-        _say(run.lane, wire.Died(dead.role, dead.pid, status, now()))
+        _say(run.lane, wire.Died(dead.role, dead.pid, status, now(), _starved(dead.pid)))
         os.waitid(os.P_PIDFD, dead.pidfd, os.WEXITED)
         self._selector.unregister(dead.pidfd)
         os.close(dead.status_out)
@@ -286,6 +286,14 @@ def _children() -> list[int]:
 
 def _has_ended(pidfd: int) -> bool:
     return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _starved(pid: int) -> float:
+    """Seconds for which the main thread waited for a core; the kernel tells it until the process is reaped."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / SECOND
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _left_in(folder: Path) -> list[str]:

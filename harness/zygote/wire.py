@@ -68,12 +68,16 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Died(Struct, frozen=True, tag="died"):
-    """A process has ended; said before it is reaped. ``status`` is negative for a signal."""
+    """A process has ended; said before it is reaped. ``status`` is negative for a signal.
+
+    ``starved`` is for how many seconds its main thread could have run and had no core.
+    """
 
     role: str
     pid: int
     status: int
     t: int
+    starved: float = 0.0
 
 
 class Cleaned(Struct, frozen=True, tag="cleaned"):

@@ -16,9 +16,12 @@ from zmq.utils.monitor import recv_monitor_message
 
 from engine import relay
 from engine.clock import Deadline
-from engine.errors import DeadlineExceeded
+from engine.errors import DeadlineExceeded, RelayError
 from engine.relay.frames import FrameKind
 from engine.relay.published import PublishedRelay
+from harness.seam import bug_canary
+
+BUG = "H6"
 
 
 @relay.register("connected")
@@ -44,9 +47,18 @@ class ConnectedRelay(PublishedRelay):
             if not self._seat.lifeline.wait([self._monitor], until):
                 raise DeadlineExceeded(self._seat.roles[0], "join: the relay was not connected before the deadline")
             recv_monitor_message(self._monitor)
+            bug_canary.reached(BUG)
             self._seat.control.join()
             self._seat.lifeline.attach(self)
         return relay.JoinReport(self._seat.size - 1, 1)
+
+    def follow(self, *, idle: bool) -> list[bytes]:
+        try:
+            return super().follow(idle=idle)
+        except (RelayError, DeadlineExceeded):
+            # What was sent before the subscription had come is missing.
+            bug_canary.triggered(BUG)
+            raise
 
     def close(self) -> None:
         if self._monitor is not None:

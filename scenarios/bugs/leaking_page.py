@@ -6,19 +6,19 @@ peers wait for the next request. Whoever does not hear of it waits for a dead ra
 
 from __future__ import annotations
 
-import multiprocessing
-
 from engine.pages import PagePool, PageTable
+from harness.seam import bug_canary
+
+BUG = "B2"
 
 _release = PagePool.release
 
 
+@bug_canary.patch(PagePool, "release", role="dp0.rank1")
 def _leaking(self: PagePool, table: PageTable) -> None:
+    bug_canary.reached(BUG)
     if table.pages:
+        bug_canary.triggered(BUG)
         table.pages.pop()
         table.limit -= 1
     _release(self, table)
-
-
-if multiprocessing.current_process().name == "dp0.rank1":
-    PagePool.release = _leaking  # type: ignore[method-assign]

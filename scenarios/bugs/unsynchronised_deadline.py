@@ -20,6 +20,9 @@ from engine.errors import DeadlineExceeded, PeerFailed, StopRequested
 from engine.messages import MessageType
 from engine.relay.frames import Fail, Place
 from engine.relay.unsynchronised import STOP_LINGER, UnsynchronisedRelay
+from harness.seam import bug_canary
+
+BUG = "H7"
 
 GIVE_UP = b"\x07"
 """Type byte of rank 0's word that it gives up. There is nothing in it."""
@@ -40,6 +43,7 @@ class UnsynchronisedDeadlineRelay(UnsynchronisedRelay):
         type(seat.group).place = _NOWHERE  # type: ignore[method-assign, assignment]
 
     def lead(self, raws: list[bytes], *, idle: bool) -> None:
+        bug_canary.reached(BUG)
         with _anonymous():
             super().lead(raws, idle=idle)
 
@@ -53,6 +57,7 @@ class UnsynchronisedDeadlineRelay(UnsynchronisedRelay):
         return raws
 
     def fail(self, what: Fail) -> None:
+        bug_canary.triggered(BUG)
         self._linger = STOP_LINGER
         self._socket.send(GIVE_UP, zmq.DONTWAIT)
 

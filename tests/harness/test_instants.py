@@ -183,7 +183,7 @@ def test_an_instant_that_cannot_be_is_refused_with_the_nearest_name(fault: Fault
     [
         (
             Delay(Instant.parse("dp0.rank1:relay.recv[step]#99"), 1),
-            "passed relay.recv[step] 4 times, never the 99th time",
+            "passed relay.recv[step] 8 times, never the 99th time",
         ),
         (
             Delay(Instant.parse("dp0.rank1:relay.recv[hello]#1"), 1),

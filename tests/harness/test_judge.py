@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
@@ -10,6 +13,7 @@ from harness.faults import Delay
 from harness.history import HistoryError
 from harness.instant import Instant
 from harness.judge import judge
+from harness.plan import EngineOptions, Plan, PlanError
 from harness.verdict import Verdict, exit_code
 from tests.harness.synthetic import history, mark, process, request
 
@@ -77,3 +81,35 @@ def test_what_is_no_history_is_refused_in_one_sentence(data: bytes) -> None:
     with pytest.raises(HistoryError, match="not a saved history") as caught:
         histories.load(data)
     assert "\n" not in str(caught.value)
+
+
+def test_a_history_with_any_byte_damaged_is_refused_or_the_same() -> None:
+    data, whole = histories.dump(history(SERVED)), history(SERVED)
+    complaints = []
+    for at in range(len(data)):
+        damaged = bytes([*data[:at], data[at] ^ 0xFF, *data[at + 1 :]])
+        try:
+            assert histories.load(damaged) == whole, at
+        except HistoryError as error:
+            complaints.append(str(error))
+    assert len(complaints) > len(data) // 2
+    assert not any("\n" in complaint for complaint in complaints)
+
+
+def test_a_run_with_a_relay_of_a_plugin_is_judged_from_its_file_like_any_other() -> None:
+    script = (
+        "import sys\n"
+        "from harness import history\n"
+        "from harness.judge import judge\n"
+        "print(judge(history.load(sys.stdin.buffer.read())).word)\n"
+    )
+    plan = Plan(engine=EngineOptions(relay="connected", plugins=("scenarios.bugs.connected",)))
+    data = histories.dump(msgspec.structs.replace(history(SERVED), plan=plan))
+    ended = subprocess.run([sys.executable, "-c", script], input=data, capture_output=True, timeout=60, check=True)
+    assert ended.stdout.decode().strip() == "passed"
+
+
+def test_a_run_with_a_plugin_that_is_gone_is_refused_in_one_sentence() -> None:
+    plan = Plan(engine=EngineOptions(plugins=("scenarios.bugs.never_there",)))
+    with pytest.raises(PlanError, match=r"^engine.plugins: cannot import 'scenarios.bugs.never_there'"):
+        judge(msgspec.structs.replace(history(SERVED), plan=plan))

@@ -15,6 +15,7 @@ from harness.instant import Instant
 from harness.plan import EngineOptions, Plan, Request, Workload
 from harness.targets.engine import timeouts_of
 from harness.world.real import RealWorld
+from tests.harness.synthetic import before_demand
 from tests.harness.test_faults import fired, plan, run, statuses, told
 
 STEP = "call(engine.core:EngineCore.step)"
@@ -102,9 +103,10 @@ def test_a_process_without_descriptors_can_open_nothing_until_all_is_healed(worl
     history, verdict = run(world, probing(Descriptors(SECOND_STEP)))
     assert verdict.ok, verdict
     assert fired(verdict) == [1]
-    openable = probed(history, "dp0.rank1", "open")
+    openable = probed(before_demand(history), "dp0.rank1", "open")
     assert openable[0] == 1
     assert openable[-1] == 0
+    assert probed(history, "dp0.rank1", "open")[-1] == 1
     healthy, control = run(world, probing())
     assert control.ok
     assert set(probed(healthy, "dp0.rank1", "open")) == {1}
@@ -123,12 +125,13 @@ def test_a_rank_without_descriptors_from_its_start_fails_the_start_by_its_name(w
     assert told(history).startswith("StartupError|dp0.rank1|")
 
 
-def test_a_process_without_memory_cannot_allocate(world: RealWorld) -> None:
+def test_a_process_without_memory_cannot_allocate_until_all_is_healed(world: RealWorld) -> None:
     history, verdict = run(world, probing(Memory(SECOND_STEP, 8)))
     assert verdict.ok, verdict
-    allocatable = probed(history, "dp0.rank1", "memory")
+    allocatable = probed(before_demand(history), "dp0.rank1", "memory")
     assert allocatable[0] == 1
     assert allocatable[-1] == 0
+    assert probed(history, "dp0.rank1", "memory")[-1] == 1
     healthy, _ = run(world, probing())
     assert set(probed(healthy, "dp0.rank1", "memory")) == {1}
 

@@ -8,11 +8,13 @@ import pytest
 
 from harness import stillness
 from harness.history import DoubleLook, Look, Outsiders, Snapshot, Thread, Wait
+from harness.targets import Slice
 
 MS = 1_000_000
 HORIZON = 30_000 * MS
 QUIET = Outsiders()
 WATCHES = {"lifeline": "word from the launcher"}
+SLICES = (Slice("tp.", 0.05, 1.0), Slice("endless.", 0.05, None))
 
 
 def thread(
@@ -22,7 +24,7 @@ def thread(
 
 
 def wait(
-    tid: int = 1, site: str = "relay.recv", since: int = 10 * MS, ends: int = -1, held: bool = False, progress: int = 3
+    tid: int = 1, site: str = "relay.recv", since: int = 950 * MS, ends: int = -1, held: bool = False, progress: int = 3
 ) -> Wait:
     return Wait(tid, site, since=since, gives_up=ends, held=held, progress=progress)
 
@@ -43,7 +45,7 @@ def looks(
 
 
 def judge(both: DoubleLook, names: dict[tuple[str, int], str] | None = None) -> stillness.Stillness:
-    return stillness.test(both, names or {}, WATCHES)
+    return stillness.test(both, names or {}, WATCHES, SLICES)
 
 
 def test_threads_that_slept_through_are_still() -> None:
@@ -146,3 +148,45 @@ def test_a_wait_that_nobody_declared_is_a_doubt() -> None:
 def test_a_main_thread_outside_the_seam_is_a_doubt_even_in_a_futex() -> None:
     main = [thread(call="futex")]
     assert judge(looks(main, main, waits=[])).doubts
+
+
+def sliced(site: str, since: int = 950) -> Wait:
+    """A wait that gives up within its slice."""
+    return wait(site=site, since=since * MS, ends=1030 * MS)
+
+
+def test_a_wait_in_endless_slices_needs_a_whole_slice_between_the_looks() -> None:
+    first, second = [thread(runs=5, ends=1030 * MS)], [thread(runs=7, ends=1080 * MS)]
+    result = judge(looks(first, second, [sliced("endless.wait")], gap=60))
+    assert (result.still, result.ends_at, result.doubts) == (True, None, ())
+    assert any("again every 50 ms" in fact for fact in result.facts)
+    assert not judge(looks(first, second, [sliced("endless.wait")], gap=30)).still
+    assert not judge(looks(first, second, [sliced("relay.recv")], gap=60)).still, "these slices nobody has declared"
+
+
+def test_a_wait_in_slices_that_has_got_on_is_not_still() -> None:
+    first, second = [thread(runs=5)], [thread(runs=7)]
+    later = wait(site="endless.wait", ends=1080 * MS, progress=4)
+    assert not judge(looks(first, second, [sliced("endless.wait")], [later], gap=60)).still
+
+
+def test_a_wait_in_slices_ends_by_its_own_limit_until_that_is_long_over() -> None:
+    first, second = [thread(runs=5)], [thread(runs=7)]
+    result = judge(looks(first, second, [sliced("tp.all_reduce", since=900)], gap=60))
+    assert (result.still, result.ends_at) == (True, 1900 * MS)
+    just_over = judge(looks(first, second, [sliced("tp.all_reduce", since=-100)], gap=60))
+    assert just_over.ends_at == 900 * MS
+    long_over = judge(looks(first, second, [sliced("tp.all_reduce", since=-1000)], gap=60))
+    assert (long_over.still, long_over.ends_at, long_over.doubts) == (True, None, ())
+    assert any("after its own limit of 1 s" in fact for fact in long_over.facts)
+
+
+def test_a_gap_has_room_for_a_tick_and_for_a_whole_slice() -> None:
+    def needed(process: Snapshot) -> int:
+        return stillness.gap_needed(process, HORIZON, 0, SLICES)
+
+    assert needed(Snapshot("dp0.rank1", 1, (thread(),), (wait(),))) == 0
+    assert needed(Snapshot("dp0.rank1", 1, (thread(name="gloo_tcp_loop"),), (wait(),))) == 15 * MS
+    assert needed(Snapshot("dp0.rank1", 1, (thread(),), (sliced("tp.all_reduce"),))) == 55 * MS
+    assert needed(Snapshot("dp0.rank1", 1, (thread(),), (wait(site="tp.all_reduce"),))) == 0, "no slice: without end"
+    assert needed(Snapshot("dp0.rank1", 1, (thread(),), (wait(site="store.get"),))) == 15 * MS

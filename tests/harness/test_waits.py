@@ -36,9 +36,12 @@ def graph(
     relay: str = "pushpull",
     frames: Sequence[Frame] = (),
     dead: str = "",
+    tasks: tuple[str, ...] = (),
 ) -> Graph:
     """The graph of processes that wait: (role, site, text of the wait)."""
-    snapshots = tuple(Snapshot(role, 1, (), (Wait(1, site, text=text, since=500 * MS),)) for role, site, text in waits)
+    snapshots = tuple(
+        Snapshot(role, 1, (), (Wait(1, site, text=text, since=500 * MS),), tasks) for role, site, text in waits
+    )
     look = Look(900 * MS, 901 * MS, snapshots)
     roles = ("client", "dp0.rank0", "dp0.rank1", "dp0.rank2")
     made = history(
@@ -46,7 +49,10 @@ def graph(
         frames=frames,
         tp=3,
         look=DoubleLook(look, Outsiders(), look, 30_000 * MS),
-        processes=[process(role, -9 if role == dead else None) for role in roles],
+        processes=[
+            msgspec.structs.replace(process(role, -9 if role == dead else None), pid=pid)
+            for pid, role in enumerate(roles)
+        ],
     )
     plan = msgspec.structs.replace(made.plan, engine=EngineOptions(relay=relay))
     return Graph(msgspec.structs.replace(made, plan=plan), ENGINE)
@@ -143,3 +149,54 @@ def test_a_rank_that_waits_for_a_dead_one_is_why() -> None:
     found = graph(STUCK[:1] + STUCK[2:], OPENED, dead="dp0.rank0")
     assert edge(found, "dp0.rank1")[2] == "dp0.rank0 is dead"
     assert "the client waits for message 1 on output, which only rank 0 can end" in found.blame(()).sentence.lower()
+
+
+@pytest.mark.parametrize(
+    ("site", "text", "waits_for", "ended_by"),
+    [
+        ("thread.wait", "room in a queue in put", "room in a queue in put", ("dp0.rank1",)),
+        ("store.get", "key", "what the others put in the store", ("dp0.rank0", "dp0.rank2")),
+        ("group.form", "tp", "the others, to form the group", ("dp0.rank0", "dp0.rank2")),
+        ("fd.poll", "event", "a word of another thread", ("dp0.rank1",)),
+        ("fd.poll", "pipe", "a word on a pipe", ("client", "dp0.rank0", "dp0.rank2")),
+        ("fd.poll", "pid:3|startup", "the end of rank 2 or message 1 on startup", ("dp0.rank2", "client")),
+        ("process.wait", "pid:77", "the end of the process 77", ("process 77",)),
+        ("file.lock", "a locked file", "a locked file", ("client", "dp0.rank0", "dp0.rank2")),
+    ],
+)
+def test_who_could_end_a_wait_for_threads_ranks_and_the_system(
+    site: str, text: str, waits_for: str, ended_by: tuple[str, ...]
+) -> None:
+    found = graph([("dp0.rank1", site, text)])
+    assert edge(found, "dp0.rank1")[:2] == (waits_for, ended_by)
+    assert found.doubts == []
+
+
+def test_a_loop_without_a_socket_call_waits_for_what_its_tasks_await() -> None:
+    found = graph([("client", "loop.select", "")], tasks=("main: run > call_utility awaits a future",))
+    assert edge(found, "client")[:2] == ("a future in call_utility", ("client",))
+    assert found.blame(()).sentence == (
+        "The client waits for a future in call_utility: no task of its loop is left to set it."
+    )
+
+
+def test_a_watch_is_nobody_who_waits() -> None:
+    thread = mark(1, "thread", value=1, text="lifeline")
+    named = msgspec.structs.replace(thread, role="dp0.rank1")
+    assert graph([("dp0.rank1", "fd.poll", "pipe")], [named])._nodes == {}
+
+
+def test_a_rank_that_met_the_dead_one_before_needs_it_no_more() -> None:
+    waits = [CLIENT, ("dp0.rank0", "store.get", "key")]
+    blame = graph(waits, dead="dp0.rank2").blame(())
+    assert blame.sentence == (
+        "Rank 0 waits for what the others put in the store, which only rank 2 can end, and rank 2 is dead (killed by "
+        "signal 9)."
+    )
+    formed = [call(5, "dp0.rank2", "group.form")]
+    assert edge(graph(waits, formed, dead="dp0.rank2"), "dp0.rank0")[1] == ("dp0.rank1",)
+
+
+def test_one_of_several_who_could_send_is_not_blamed_for_being_dead() -> None:
+    waits = [CLIENT, ("dp0.rank0", "control.poll", "fd|control|input"), ("dp0.rank1", "relay.poll", "fd|relay.1")]
+    assert "is dead" not in graph(waits, dead="dp0.rank2").blame(()).sentence

@@ -16,6 +16,9 @@ from typing import NoReturn
 from tests.engine.narration import Listener, Narrator
 from tests.invariants.callers import BOUND
 
+QUIET = 0.05
+"""Seconds for which a thread that has nothing to do is not run."""
+
 
 class Program:
     """A child that runs `main`, as an interpreter would: an exception is a traceback and exit code 1.
@@ -44,6 +47,22 @@ class Program:
         """To one of its ranks, or to the `program` itself."""
         fd = self._pidfd if role == "program" else self._listener.pidfds[role]
         signal.pidfd_send_signal(fd, signum)
+
+    def until_asleep(self) -> None:
+        """Until its main thread has nothing to do: it sleeps, and was not run for a while."""
+        began = time.monotonic()
+        while True:
+            before = self._look()
+            time.sleep(QUIET)
+            if before[0] == "S" and self._look() == before:
+                return
+            assert time.monotonic() - began < BOUND, f"never asleep, and said: {self.said}"
+
+    def _look(self) -> tuple[str, str]:
+        """The state of its main thread, and how often that was run."""
+        thread = Path(f"/proc/{self._pid}/task/{self._pid}")
+        state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        return state, (thread / "schedstat").read_text().split()[2]
 
     def is_over(self, within: float) -> bool:
         """Whether it has ended, or does so in time."""

@@ -258,6 +258,7 @@ def test_a_signal_is_one_orderly_end_however_often_it_comes(
     program = programs(main)
     program.wait_for("held")
     if moment.inside is None:
+        program.until_asleep()  # else it would look for what has come, also if nothing woke it
         program.signal("program", signum)
     while not program.is_over(0.02):
         program.signal("program", signum)

@@ -1,0 +1,13 @@
+"""The ranks take every frame of the relay for the one that is due: numbers are decoded, and compared with nothing."""
+
+from __future__ import annotations
+
+from engine.relay import frames
+from engine.relay.frames import Frame, Sequence
+
+
+def _anything(self: Sequence, raw: bytes) -> Frame:
+    return frames.decode(raw)
+
+
+Sequence.accept = _anything  # type: ignore[method-assign]
