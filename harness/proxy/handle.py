@@ -48,7 +48,7 @@ class Proxy:
     or `stop` ends it sooner.
     """
 
-    def __init__(self, timeout: float = 10.0) -> None:
+    def __init__(self, timeout: float = 60.0) -> None:
         self._timeout = timeout
         self._splitter = Splitter()
         self._decoder = msgspec.msgpack.Decoder(Reply)

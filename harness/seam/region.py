@@ -180,7 +180,8 @@ class Recorder:
 
     def clear(self) -> None:
         """Forgets all events: the next one is the first again."""
-        self._map[_EVENTS_AT:REGION_BYTES] = bytes(REGION_BYTES - _EVENTS_AT)
+        used = min(next(self._allocate), MAX_EVENTS) * _EVENT_BYTES
+        self._map[_EVENTS_AT : _EVENTS_AT + used] = bytes(used)
         _U64.pack_into(self._map, _ALLOCATED, 0)
         _U64.pack_into(self._map, _LOST, 0)
         self._allocate = itertools.count()

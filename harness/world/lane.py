@@ -21,7 +21,7 @@ from harness.faults import Block, OnFrames, Store
 from harness.faults.long_path import engine_folder
 from harness.history import DoubleLook, Event, Frame, History, Look, Outsiders, Process, merge
 from harness.plan import Plan
-from harness.proxy import FrameRule, Leg, Proxy, RunEnd, Status
+from harness.proxy import FrameRule, Leg, Proxy, ProxyError, RunEnd, Status
 from harness.seam import disk, region
 from harness.seam.flags import Flags
 from harness.seam.region import Region
@@ -86,11 +86,21 @@ class Lane:
         with run_folder(folder, plan):
             run = _Run(self, plan, folder)
             try:
-                run.begin()
-                run.watch()
-            finally:
-                history = run.finish(golden, versions)
+                try:
+                    run.begin()
+                    run.watch()
+                finally:
+                    history = run.finish(golden, versions)
+            except ProxyError as error:
+                self._drop_proxy()
+                raise LaneError(f"the proxy of a lane: {error}") from error
         return history
+
+    def _drop_proxy(self) -> None:
+        """Whatever is wrong with the proxy, the next run has a new one."""
+        proxy, self._proxy = self._proxy, None
+        if proxy is not None:
+            proxy.stop()
 
     def execute(self, target: str, args: list[str | int | bytes], fds: tuple[int, ...], role: str) -> None:
         """Runs one function in a forked child that belongs to no plan, and waits for its end."""
@@ -139,6 +149,8 @@ class _Run:
         self._clean: wire.Cleaned | None = None
         self._refused = ""
         self._pong = False
+        self._begun = False
+        """Whether the zygote knows of the run."""
         self._suspected_since: int | None = None
         self._deeds = Deeds(plan, lane.send, Flags(self._memory, region.FLAGS_AT), self._relieve)
 
@@ -161,6 +173,7 @@ class _Run:
             signals = self._lane.proxy().signal_fd if self._proxied else nobody
             begin = wire.Begin(str(self._folder), plans.to_json(self._plan), rewrites)
             self._lane.send(begin, (self._memory, signals, calls))
+            self._begun = True
         finally:
             os.close(nobody)
             os.close(calls)
@@ -365,6 +378,15 @@ class _Run:
 
     # Ending
 
+    def _clean_up(self) -> wire.Cleaned:
+        """Lets the zygote end and remove all that is left; there is nothing if it was never told of the run."""
+        if not self._begun:
+            return wire.Cleaned([], [])
+        self._lane.send(wire.Clean())
+        while self._clean is None:
+            self.receive(None)
+        return self._clean
+
     def finish(self, golden: dict[str, tuple[int, ...]], versions: dict[str, str]) -> History:
         """The clean-up event, the clean-up, the census, and the history of it all."""
         cleanup = now()
@@ -374,15 +396,13 @@ class _Run:
         try:
             ended = self._lane.proxy().end() if self._proxy_begun else None
         finally:
-            self._lane.send(wire.Clean())
-            while self._clean is None:
-                self.receive(None)
+            clean = self._clean_up()
         events = merge(event for found in self._regions.values() for event in found.events())
         lost = sum(found.lost for found in self._regions.values())
         for found in self._regions.values():
             found.close()
         os.close(self._memory)
-        killed = set(self._clean.killed)
+        killed = set(clean.killed)
         processes = [
             Process(
                 p.role,
@@ -406,7 +426,7 @@ class _Run:
             frames=frames_of(ended.records) if ended is not None else (),
             faults=fault_counts(self._plan, events, ended),
             golden=golden,
-            residue=tuple(self._clean.residue),
+            residue=tuple(clean.residue),
             look=self._look,
             lost_events=lost,
             stalled=self._lane.heartbeat.stalled(self._began, cleanup) + starved(p.starved for p in processes),

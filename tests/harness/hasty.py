@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import zmq
 
 from engine.client.sending import Outbox
@@ -17,4 +19,5 @@ def _add_and_wait(self: Outbox, request: Request) -> zmq.MessageTracker | None:
     return parcel
 
 
-Outbox.add = _add_and_wait  # type: ignore[method-assign]
+if multiprocessing.current_process().name != "MainProcess":
+    Outbox.add = _add_and_wait  # type: ignore[method-assign]

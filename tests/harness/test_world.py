@@ -22,6 +22,8 @@ from harness.instant import Instant
 from harness.interpreter import python
 from harness.judge import judge
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
+from harness.proxy.handle import Proxy, ProxyError
+from harness.scenario import resolve
 from harness.search import sites
 from harness.targets import get
 from harness.verdict import Verdict
@@ -307,3 +309,18 @@ def test_sigkill_of_the_harness_before_its_zygote_is_ready_leaves_nothing() -> N
 
 def _owned(folder: Path, family: list[psutil.Process]) -> bool:
     return any(str(folder) in command_of(process) for process in family)
+
+
+def test_a_proxy_that_does_not_answer_is_told_as_such_and_replaced(
+    world: RealWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = resolve("done-frame-dropped")[0].members[0].plan
+
+    def silent(self: Proxy, *args: object, **kwargs: object) -> tuple[str, ...]:
+        raise ProxyError("no answer within 60 s")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Proxy, "begin", silent)
+        with pytest.raises(WorldError, match=r"^the proxy of a lane: no answer within 60 s$"):
+            world.run(plan)
+    assert judge(world.run(plan)).ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 import msgspec
@@ -23,5 +24,6 @@ def _take_all(self: Scheduler, *args: Any) -> Any:
     return _take(self, *args)
 
 
-Outbox.add = _send_all  # type: ignore[method-assign, assignment]
-Scheduler.add = _take_all  # type: ignore[method-assign, assignment]
+if multiprocessing.current_process().name != "MainProcess":
+    Outbox.add = _send_all  # type: ignore[method-assign, assignment]
+    Scheduler.add = _take_all  # type: ignore[method-assign, assignment]

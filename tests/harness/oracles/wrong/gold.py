@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 from engine.messages import FinishReason
 from engine.scheduler import Scheduler
 from engine.sequence import Chunk
@@ -15,4 +17,5 @@ def _another(self: Scheduler, chunk: Chunk, token: int) -> FinishReason | None:
     return _append(self, chunk, token ^ 1 if second else token)
 
 
-Scheduler.append = _another  # type: ignore[method-assign]
+if multiprocessing.current_process().name != "MainProcess":
+    Scheduler.append = _another  # type: ignore[method-assign]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 from engine.relay import frames
 from engine.relay.frames import Frame, Sequence
 
@@ -10,4 +12,5 @@ def _anything(self: Sequence, raw: bytes) -> Frame:
     return frames.decode(raw)
 
 
-Sequence.accept = _anything  # type: ignore[method-assign]
+if multiprocessing.current_process().name != "MainProcess":
+    Sequence.accept = _anything  # type: ignore[method-assign]

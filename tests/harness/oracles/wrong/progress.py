@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 from engine.scheduler import Scheduler
 
 _start_waiting = Scheduler._start_waiting
@@ -13,4 +15,5 @@ def _last_first(self: Scheduler) -> None:
     self._waiting.reverse()
 
 
-Scheduler._start_waiting = _last_first  # type: ignore[method-assign]
+if multiprocessing.current_process().name != "MainProcess":
+    Scheduler._start_waiting = _last_first  # type: ignore[method-assign]
