@@ -93,7 +93,9 @@ def test_a_healthy_engine_is_served_with_every_link_observed(world: RealWorld, t
     } <= seen
     assert {frame.link for frame in history.frames} == set(links)
     assert {frame.fate for frame in history.frames} == {"passed"}
-    assert [f.number for f in history.frames if f.kind == "outputs"] == [1, 2, 3, 4]
+    numbers = [frame.number for frame in history.frames if frame.kind == "outputs"]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > 4, "four of the request, and those of the demand at the end"
 
 
 @pytest.mark.parametrize("link", ["input", "output", "startup"])
