@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 from engine.scheduler import Scheduler
@@ -13,4 +14,5 @@ def _only_one(self: Scheduler, *args: Any) -> Any:
     return None if self.counters.accepted else _add(self, *args)
 
 
-Scheduler.add = _only_one  # type: ignore[method-assign, assignment]
+if multiprocessing.current_process().name != "MainProcess":
+    Scheduler.add = _only_one  # type: ignore[method-assign, assignment]

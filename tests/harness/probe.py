@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+import multiprocessing
 import os
 import time
 from typing import Any
@@ -52,6 +53,6 @@ def _probed(step: Any) -> Any:
     return probed
 
 
-if not hasattr(EngineCore.step, "__probed__"):
+if multiprocessing.current_process().name != "MainProcess" and not hasattr(EngineCore.step, "__probed__"):
     EngineCore.step = _probed(EngineCore.step)  # type: ignore[method-assign]
     EngineCore.step.__probed__ = True  # type: ignore[attr-defined]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-FOLDERS = ("scenarios/bugs", "scenarios/controls", "tests/harness/oracles/wrong")
-FURTHER = ("tests.harness.careless", "tests.harness.clinging", "tests.harness.hasty")
+FOLDERS = ("scenarios/bugs", "scenarios/controls", "tests/harness/oracles/wrong", "tests/harness")
+NONE = ("__init__", "conftest")
+"""Modules there that no plan names."""
 
 CODE = """
 import importlib, sys
@@ -34,8 +35,9 @@ for plugin in sys.argv[1:]:
 
 
 def plugins() -> list[str]:
-    files = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py") if path.stem != "__init__"]
-    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files] + list(FURTHER)
+    files = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")]
+    named = [path for path in files if path.stem not in NONE and not path.stem.startswith("test_")]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in named]
 
 
 def test_a_plugin_that_is_only_imported_changes_nothing_of_the_engine() -> None:
