@@ -36,18 +36,6 @@ def source(fd: int) -> str:
     return "pipe" if kind.startswith("pipe:") else _KINDS.get(kind, "fd")
 
 
-def _recorded(where: str, milliseconds: float | None, text: Callable[[], str], call: Callable[[], Any]) -> Any:
-    """Makes the call as a wait of this thread, unless it is already in one."""
-    seam = seams.active()
-    if seam is None or seam.recorder.waiting:
-        return call()
-    seam.blocks(where, timeout_ms=milliseconds, text=text())
-    try:
-        return call()
-    finally:
-        seam.runs()
-
-
 def _sources(fds: Iterable[Any]) -> str:
     numbers = (fd if isinstance(fd, int) else fd.fileno() for fd in fds)
     return "|".join(dict.fromkeys(source(number) for number in numbers))
@@ -81,7 +69,7 @@ class ObservedPoll:
             ready = self._inner.poll(timeout)
             return ready
         limit = None if timeout is None or timeout < 0 else timeout
-        ready = _recorded("fd.poll", limit, lambda: _sources(self._fds), lambda: self._inner.poll(timeout))
+        ready = seams.waiting("fd.poll", limit, lambda: _sources(self._fds), lambda: self._inner.poll(timeout))
         return ready
 
 
@@ -95,7 +83,7 @@ def _select(original: Callable[..., Any]) -> Callable[..., Any]:
         if timeout == 0 or seams.active() is None:
             return original(read, write, exceptional, timeout)
         limit = None if timeout is None else timeout * 1000
-        return _recorded(
+        return seams.waiting(
             "fd.select",
             limit,
             lambda: _sources([*read, *write, *exceptional]),
@@ -111,7 +99,7 @@ def _waitpid(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(pid: int, options: int) -> Any:
         if options & os.WNOHANG:
             return original(pid, options)
-        return _recorded("process.wait", None, lambda: f"pid:{pid}", lambda: original(pid, options))
+        return seams.waiting("process.wait", None, lambda: f"pid:{pid}", lambda: original(pid, options))
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
@@ -122,7 +110,7 @@ def _flock(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(fd: Any, operation: int) -> Any:
         if operation & (fcntl.LOCK_NB | fcntl.LOCK_UN):
             return original(fd, operation)
-        return _recorded("file.lock", None, lambda: "a locked file", lambda: original(fd, operation))
+        return seams.waiting("file.lock", None, lambda: "a locked file", lambda: original(fd, operation))
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
@@ -131,7 +119,7 @@ def _flock(original: Callable[..., Any]) -> Callable[..., Any]:
 def _sleep(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(seconds: float) -> Any:
-        return _recorded("time.sleep", seconds * 1000, lambda: "", lambda: original(seconds))
+        return seams.waiting("time.sleep", seconds * 1000, lambda: "", lambda: original(seconds))
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call

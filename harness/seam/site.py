@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ from harness.seam.disk import Disk
 from harness.seam.flags import Flags
 from harness.seam.region import Recorder, Track
 
-__all__ = ["Armed", "Hand", "Outlets", "Seam", "activate", "active", "deactivate"]
+__all__ = ["Armed", "Hand", "Outlets", "Seam", "activate", "active", "deactivate", "waiting"]
 
 
 class Outlets(Struct, frozen=True):
@@ -232,6 +232,21 @@ _active: Seam | None = None
 def active() -> Seam | None:
     """The seam of this process, or None where none is active."""
     return _active
+
+
+def waiting(where: str, timeout_ms: float | None, text: Callable[[], str], call: Callable[[], Any]) -> Any:
+    """Makes the call as a wait of this thread at that site, unless no seam is active or the thread already waits.
+
+    ``timeout_ms`` is in milliseconds, None for a wait without end; ``text`` is asked for only if the wait is recorded.
+    """
+    seam = _active
+    if seam is None or seam.recorder.waiting:
+        return call()
+    seam.blocks(where, timeout_ms=timeout_ms, text=text())
+    try:
+        return call()
+    finally:
+        seam.runs()
 
 
 def activate(seam: Seam) -> None:

@@ -42,24 +42,14 @@ def _what(what: str) -> str:
     return what
 
 
-def _recorded(where: str, seconds: float | None, text: str, call: Callable[[], Any]) -> Any:
-    """Makes the call as a wait of this thread, unless it is already in one."""
-    seam = seams.active()
-    if seam is None or seam.recorder.waiting:
-        return call()
-    seam.blocks(where, timeout_ms=None if seconds is None else seconds * 1000, text=text)
-    try:
-        return call()
-    finally:
-        seam.runs()
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
 
 
 def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: threading.Condition, timeout: float | None = None) -> Any:
-        if seams.active() is None:
-            return original(self, timeout)
-        return _recorded("thread.wait", timeout, _what("a notice"), lambda: original(self, timeout))
+        return seams.waiting("thread.wait", _ms(timeout), lambda: _what("a notice"), lambda: original(self, timeout))
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
@@ -68,7 +58,9 @@ def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
 def _join(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: threading.Thread, timeout: float | None = None) -> Any:
-        return _recorded("thread.join", timeout, f"the end of thread {self.name}", lambda: original(self, timeout))
+        return seams.waiting(
+            "thread.join", _ms(timeout), lambda: f"the end of thread {self.name}", lambda: original(self, timeout)
+        )
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
     return call
@@ -84,7 +76,9 @@ class ObservedQueue(queue.SimpleQueue[Any]):
             if not block:
                 raise
         get = super().get
-        return _recorded("thread.get", timeout, _what("an entry in a queue"), lambda: get(True, timeout))
+        return seams.waiting(
+            "thread.get", _ms(timeout), lambda: _what("an entry in a queue"), lambda: get(True, timeout)
+        )
 
 
 class ObservedLock:
@@ -102,8 +96,8 @@ class ObservedLock:
         if not taken and blocking:
             holder = next((one.name for one in threading.enumerate() if one.ident == self._holder), "")
             by = f"a lock that thread {holder} holds" if holder else "a lock"
-            limit = None if timeout < 0 else timeout
-            taken = bool(_recorded("thread.lock", limit, by, lambda: self.inner.acquire(True, timeout)))
+            limit = None if timeout < 0 else _ms(timeout)
+            taken = bool(seams.waiting("thread.lock", limit, lambda: by, lambda: self.inner.acquire(True, timeout)))
         if taken:
             self._holder = threading.get_ident()
         return taken
