@@ -169,9 +169,10 @@ class Control:
             role, first = self._roles[record.rank], self._joined[record.rank]
             raise PeerFailed(role, f"{role} joined twice, as process {first.pid} and as process {record.pid}")
         expected = self._numbers[record.rank] + 1
-        if frame.number != expected:
+        # A sender whose last send failed cannot know whether that record went: its FAIL may repeat the number.
+        if frame.number > expected or (frame.number < expected and frame.kind is not FrameKind.FAIL):
             raise RelayError(f"{said}, expected its record {expected}")
-        self._numbers[record.rank] = expected
+        self._numbers[record.rank] = frame.number
 
     def _take(self, join: Join) -> None:
         role = self._roles[join.rank]

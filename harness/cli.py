@@ -1,4 +1,4 @@
-"""The command line: `nowedge hunt | run | list | sites | faults | replay | judge | bench`.
+"""The command line: `nowedge hunt | enumerate | run | list | sites | faults | replay | judge | bench`.
 
 Every mistake of the person ends with one line on standard error and exit code 2; the other codes are those of
 `harness.verdict`. What a command needs is imported inside it, so that help and mistakes are answered at once.
@@ -169,6 +169,50 @@ def run(
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(outcome.code(outcomes, single=session.single, expect=expect))
+
+
+@app.command()
+def enumerate(  # the command's name; the built-in of that name is not used here
+    phase: Annotated[str, typer.Argument(help="handshake, request, abort, utility, shutdown, or 'all'.")],
+    relay: Relay = None,
+    tp: Annotated[int, typer.Option("--tp", help="The number of ranks.")] = 2,
+    start: Start = None,
+    bug: BugId = None,
+    lanes: Lanes = None,
+    out: Out = OUT,
+    json: Json = False,
+) -> None:
+    """Do every fault at every place of a phase, one in each run, and colour what each comes to."""
+    from harness import folder, scenario
+    from harness.search import phases
+    from harness.verdict import worst
+
+    chosen = list(phases.PHASES.values()) if phase == "all" else [phases.get(phase)]
+    seeded = scenario.bug(bug) if bug is not None else None
+    relay = relay or (seeded.relay if seeded is not None else "") or None
+    bare = _bare_plan(tp, relay, start)
+    _checked(seeded.put_into(bare) if seeded is not None else bare)
+    folder.usable(out)
+    from harness.report import heat, progress
+    from harness.search.enumerate import Enumerator
+    from harness.targets import get
+    from harness.world.real import RealWorld
+
+    results = []
+    with progress.Line() as line, RealWorld(lanes=lanes or RealWorld.default_lanes(), stacks=True) as world:
+        for one in chosen:
+            plan = one.plan(tp, relay or "", start=start or "fork")
+            watch = progress.cells(line, one.name)
+            enumerator = Enumerator(world, get(plan.target), one, plan, bug=seeded, watch=watch)
+            results.append(enumerator.run(enumerator.learn()).written(out))
+            if results[-1].interrupted:
+                break
+    if json:
+        _print({"enumerations": [heat.heat_object(result) for result in results]})
+    else:
+        for result in results:
+            _print(heat.heat_table(result))
+    raise typer.Exit(EXIT_INTERRUPTED if results[-1].interrupted else worst(one.exit_code for one in results))
 
 
 @app.command(name="list")

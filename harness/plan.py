@@ -73,9 +73,13 @@ class Request(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Workload(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the client asks for. Request k is called ``rk`` in histories and findings."""
+    """What the client asks for. Request k is called ``rk`` in histories and findings.
+
+    ``utilities`` are calls without arguments by their names, made one after the other when every request is over.
+    """
 
     requests: tuple[Request, ...] = (Request(prompt=(1, 2, 3)),)
+    utilities: tuple[str, ...] = ()
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):

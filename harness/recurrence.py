@@ -19,7 +19,7 @@ ROUNDS = 20
 LONGEST = 64
 """Events of the longest round that is looked for."""
 
-_MOVES = ("startup", "demand", "shutdown", "request.sent", "request.token", *ENDS)
+_MOVES = ("startup", "utility", "demand", "shutdown", "request.sent", "request.token", *ENDS)
 """The client program's marks that something which is owed has got on."""
 
 

@@ -130,6 +130,11 @@ class Verdict(Struct, frozen=True):
 
 
 def exit_code(verdicts: Iterable[Verdict]) -> int:
-    """One exit code for several runs: 1 before 4 before 3 before 0."""
-    codes = {verdict.exit_code for verdict in verdicts}
+    """One exit code for several runs: see `worst`."""
+    return worst(verdict.exit_code for verdict in verdicts)
+
+
+def worst(of: Iterable[int]) -> int:
+    """One exit code for several: 1 before 4 before 3 before 0."""
+    codes = set(of)
     return next((code for code in (EXIT_FAILED, EXIT_UNKNOWN, EXIT_VACUOUS) if code in codes), EXIT_PASSED)

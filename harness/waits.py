@@ -44,7 +44,7 @@ def owed(history: History) -> tuple[str, ...]:
     for event in history.events:
         if event.side != "mark":
             continue
-        if event.site in ("startup", "demand", "shutdown"):
+        if event.site in ("startup", "utility", "demand", "shutdown"):
             begun[event.site] = event.kind == "begin"
         elif event.site == "request.sent":
             requests[event.number] = True

@@ -17,7 +17,7 @@ import zmq
 
 from engine.codec import Decoder, Encoder, prove_sendable
 from engine.errors import EngineBusyError, EngineDeadError, EngineGenerateError, UtilityError
-from engine.messages import Abort, Add, MessageType, Request, Utility, engine_identity, rank_role
+from engine.messages import CLIENT_ROLE, Abort, Add, MessageType, Request, Utility, engine_identity, rank_role
 from engine.signals import signals_wait
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ class Outbox:
             socket.send_multipart([self._identity, kind.value, body, *aux], zmq.DONTWAIT)
         except zmq.ZMQError as error:
             raise Unreachable(f"cannot be reached: {error}") from error
+        except BaseException as error:
+            # A signal's exception, for one. The message has gone or not, so nobody knows the number of the next.
+            said = f"a send was broken off by {type(error).__name__}: {error}"
+            self._resources.die(EngineDeadError(CLIENT_ROLE, said))
+            raise
         self._resources.sent()
         return Parcel(*(frame.tracker for frame in aux)) if aux else None
 

@@ -10,7 +10,7 @@ class Hold(LastingFault, frozen=True, forbid_unknown_fields=True, tag="hold", ta
     """Keeps the ``nth`` frame of kind ``frame`` back until a role passes ``until`` or ``or_after`` seconds are over.
 
     Whichever comes first releases; with neither, the frame stays until the run's faults are healed. The order of the
-    frames on the connection is kept.
+    frames on the connection is kept. If the sender ends, only what ``or_after`` releases still arrives.
     """
 
     def rule(self, index: int, kind: str) -> FrameRule:

@@ -33,8 +33,8 @@ def check(history: History, target: Target) -> list[Finding]:
 
 def _judge(history: History, target: Target, what: str, ending: Ending) -> list[Finding]:
     if ending.kind not in outcome.DEATHS:
-        if what == "the start-up":
-            return []  # for START to judge
+        if what == "the start-up" or outcome.is_injected(history, ending):
+            return []  # for START to judge, or the error of a call of this very client
         return [Finding("DEATH", f"{what} ended with {ending.kind}: {ending.cause}", "client", ending.t)]
     if outcome.is_deserved(history, target, ending):
         return []

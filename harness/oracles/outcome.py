@@ -13,6 +13,7 @@ from harness.faults import (
     Exit,
     Fault,
     FullDisk,
+    InjectedError,
     Kill,
     LongPath,
     Memory,
@@ -28,6 +29,7 @@ from harness.faults import (
     Terminate,
 )
 from harness.history import Event, History
+from harness.instant import Instant
 from harness.targets import Patience, Target, get
 
 DEATHS = ("EngineDeadError", "StartupError")
@@ -35,6 +37,8 @@ DEATHS = ("EngineDeadError", "StartupError")
 
 SLACK = 2.0
 """Seconds that a busy machine may add to whatever an engine promises about time."""
+
+_CLIENT_START = Instant("client", "start")
 
 ENDS = ("request.finished", "request.failed", "request.given_up")
 """The marks that end a request: the engine's two ways, and the client's own."""
@@ -144,7 +148,12 @@ def requests(history: History) -> list[Outcome]:
 
 def startup_error(history: History) -> Ending | None:
     """The error with which the start-up ended, or None."""
-    return next((Ending.of(event) for event in history.of("client", "startup") if event.kind == "failed"), None)
+    return _error_of(history, "startup")
+
+
+def utility_error(history: History) -> Ending | None:
+    """The error with which the first utility of the workload that failed has ended, or None."""
+    return _error_of(history, "utility")
 
 
 def config_error(history: History) -> Ending | None:
@@ -165,12 +174,12 @@ def endings(history: History) -> dict[str, Ending]:
     """
     asked = [request for request in requests(history) if request.failed]
     found = {f"request {r.name}": r.failed[0] for r in asked if not r.poison or r.failed[0].kind in DEATHS}
-    start, demand = startup_error(history), demand_error(history)
-    if start is not None:
-        found["the start-up"] = start
-    if demand is not None:
-        found["the demand"] = demand
-    return found
+    others = {
+        "the start-up": startup_error(history),
+        "the utility": utility_error(history),
+        "the demand": demand_error(history),
+    }
+    return found | {what: ending for what, ending in others.items() if ending is not None}
 
 
 def is_deserved(history: History, target: Target, ending: Ending) -> bool:
@@ -191,7 +200,11 @@ def is_deserved(history: History, target: Target, ending: Ending) -> bool:
 
 def demand_error(history: History) -> Ending | None:
     """The error with which the demand at the end of the client program ended, or None."""
-    return next((Ending.of(event) for event in history.of("client", "demand") if event.kind == "failed"), None)
+    return _error_of(history, "demand")
+
+
+def _error_of(history: History, site: str) -> Ending | None:
+    return next((Ending.of(event) for event in history.of("client", site) if event.kind == "failed"), None)
 
 
 def is_ready(history: History) -> bool:
@@ -210,8 +223,9 @@ def leaving_at(history: History) -> int | None:
 
 
 def told_dead(history: History) -> Event | None:
-    """The first mark of a request or of the demand that the engine is dead."""
-    told = (event for event in history.of("client", side="mark") if event.site in ("request.failed", "demand"))
+    """The first mark of a request, a utility or the demand that the engine is dead."""
+    sites = ("request.failed", "utility", "demand")
+    told = (event for event in history.of("client", side="mark") if event.site in sites)
     return next((event for event in told if not event.ok and Ending.of(event).kind in DEATHS), None)
 
 
@@ -250,9 +264,17 @@ def _taken_from_client(fault: Fault) -> float:
 
 
 def client_was_killed(history: History) -> bool:
-    """Whether the client program itself was killed, so that nobody is left to be owed anything."""
+    """Whether the client program itself was killed, or never came to its first line: nobody is owed anything."""
     client = history.process("client")
-    return client is not None and client.ended_by == "itself" and (client.status or 0) < 0
+    if client is None or client.ended_by != "itself" or not client.status:
+        return False
+    return client.status < 0 or any(isinstance(f, Raise) and f.at == _CLIENT_START for f in fired(history))
+
+
+def is_injected(history: History, ending: Ending) -> bool:
+    """Whether the error is the very one that a fault has raised in the client's own process."""
+    raised = any(isinstance(fault, Raise) and _breaks_its_own(fault) for fault in fired(history))
+    return raised and ending.kind == InjectedError.__name__
 
 
 def fired(history: History) -> list[Fault]:
@@ -281,8 +303,8 @@ def blamable(history: History) -> tuple[str, ...]:
     for it, of several the error need name none. A client that breaks its own engine is the culprit itself.
     """
     dead, did = killed(history), fired(history)
-    if any(isinstance(fault, OnClient) and math.isinf(fault.cost) for fault in did):
-        return ("client", *dead)
+    if any(_breaks_its_own(fault) for fault in did):
+        return tuple(dict.fromkeys(("client", *dead)))
     did = [fault for fault in did if not isinstance(fault, OnClient)]
     if dead or not did:
         return dead
@@ -296,6 +318,13 @@ def blamable(history: History) -> tuple[str, ...]:
         hit.add(ranks[0])
     binders = {get(history.plan.target).binder(fault.link) for fault in did if isinstance(fault, OnFrames)}
     return tuple(role for role in history.plan.topology.roles if role in (hit & set(ranks)) | binders)
+
+
+def _breaks_its_own(fault: Fault) -> bool:
+    """Whether the fault has the client's own process do what can cost it its engine."""
+    if isinstance(fault, Raise):
+        return fault.victim == "client"
+    return isinstance(fault, OnClient) and math.isinf(fault.cost)
 
 
 def patience_spent(history: History) -> Patience:

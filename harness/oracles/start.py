@@ -49,6 +49,8 @@ def _typed(history: History, ends: list[Event]) -> list[Finding]:
     told = Ending.of(failed)
     if told.kind == "ConfigError" and outcome.may_refuse_config(history):
         return []
+    if outcome.is_injected(history, told):
+        return []
     if told.kind != _TYPED:
         return [Finding.of("START", f"the start-up ended with {told.kind}: {told.cause}", failed)]
     missing = [what for what, said in (("role", told.culprit), ("cause", told.cause)) if not said]

@@ -12,7 +12,7 @@ from harness.clock import SECOND
 from harness.faults import Terminate
 from harness.history import Event, History
 from harness.oracles import outcome
-from harness.oracles.outcome import SLACK
+from harness.oracles.outcome import SLACK, Ending
 from harness.targets import Target
 from harness.verdict import Finding
 
@@ -34,9 +34,18 @@ def check(history: History, target: Target) -> list[Finding]:
     cost = _cost(history, begun)
     if math.isinf(cost) or _known_dead(history):
         return []
-    done = next((event for event in marks if event.kind == "done"), None)
-    findings = _in_time(history, target, begun, done, cost)
+    done = next((event for event in marks if event.kind in ("done", "failed")), None)
+    findings = [*_broken(history, done), *_in_time(history, target, begun, done, cost)]
     return findings + _statuses(history, target, begun, cost)
+
+
+def _broken(history: History, done: Event | None) -> list[Finding]:
+    if done is None or done.kind != "failed":
+        return []
+    told = Ending.of(done)
+    if outcome.is_injected(history, told):
+        return []
+    return [Finding.of("STOP", f"the shutdown ended with {told.kind}: {told.cause}", done)]
 
 
 def _cost(history: History, begun: Event) -> float:

@@ -34,8 +34,8 @@ class Flow(Protocol):
     def sever(self, unit: Unit, rule: int) -> None:
         """Make an end of the unit and of the whole connection."""
 
-    def hold(self, unit: Unit, state: RuleState, steady: bool = False) -> None:
-        """Keep the unit and all that comes behind it; a `steady` hold outlasts the sender."""
+    def hold(self, unit: Unit, state: RuleState) -> None:
+        """Keep the unit and all that comes behind it; a hold that ends by the clock outlasts the sender."""
 
     def stall(self, unit: Unit, state: RuleState) -> None:
         """Keep the unit, and read no further."""
@@ -80,7 +80,7 @@ def hold(flow: Flow, unit: Unit, state: RuleState) -> None:
 @_until_open
 def lag(flow: Flow, unit: Unit, state: RuleState) -> None:
     """The frame takes longer, as do those behind it; it arrives even if the sender ends meanwhile."""
-    flow.hold(unit, state, steady=True)
+    flow.hold(unit, state)
 
 
 @_until_open

@@ -161,11 +161,11 @@ class Flow:
     def finish(self) -> None:
         """The sending side has ended: what is held is discarded, an unfinished frame is passed on as it is.
 
-        What is only late still arrives, unless it waits for something that is held.
+        What the clock lets go still arrives, unless it waits for something that only an instant or the end would.
         """
         on_its_way = 0
         for queued in self._queue:
-            if queued.hold is not None and not (queued.hold.open or queued.hold.steady):
+            if queued.stays and queued.hold is not None and queued.hold.release_at_ns is None:
                 break
             on_its_way += 1
         self._discard(on_its_way)
@@ -227,9 +227,9 @@ class Flow:
         self.severed = True
         self._record(unit, "dropped", rule)
 
-    def hold(self, unit: Unit, state: RuleState, steady: bool = False) -> None:
-        """Keep the unit and all that comes behind it; a `steady` hold outlasts the sender."""
-        self._keep(unit, self._book.catch(state, self, steady))
+    def hold(self, unit: Unit, state: RuleState) -> None:
+        """Keep the unit and all that comes behind it; a hold that ends by the clock outlasts the sender."""
+        self._keep(unit, self._book.catch(state, self))
 
     def stall(self, unit: Unit, state: RuleState) -> None:
         """Keep the unit, and read no further."""

@@ -80,16 +80,15 @@ class Slowed(Protocol):
 class Hold:
     """One thing that is kept. `open` once it may go; `release_at_ns` is None where time does not end it.
 
-    A `steady` one is not given up when the sender ends: what it keeps is on its way.
+    One that time ends is not given up when the sender ends: what it keeps is on its way.
     """
 
-    __slots__ = ("keeper", "open", "release_at_ns", "state", "steady")
+    __slots__ = ("keeper", "open", "release_at_ns", "state")
 
-    def __init__(self, state: RuleState, keeper: Keeper, steady: bool) -> None:
+    def __init__(self, state: RuleState, keeper: Keeper) -> None:
         after = state.rule.after
         self.state = state
         self.keeper = keeper
-        self.steady = steady
         self.open = False
         self.release_at_ns = None if after is None else now() + int(after * 1e9)
 
@@ -232,9 +231,9 @@ class RuleBook:
             for hold in self._holds
         ]
 
-    def catch(self, state: RuleState, keeper: Keeper, steady: bool = False) -> Hold:
+    def catch(self, state: RuleState, keeper: Keeper) -> Hold:
         """A new hold in force."""
-        hold = Hold(state, keeper, steady)
+        hold = Hold(state, keeper)
         self._holds[hold] = None
         if hold.release_at_ns is not None:
             heapq.heappush(self._timers, (hold.release_at_ns, next(self._order), hold))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -91,3 +92,17 @@ class HuntProgress:
             left = f"   {max(0, self._options.plans - score.plans)} left"
         rate = f"{plural(score.plans, 'plan')}  {score.rate:.1f}/s  {plural(self._options.lanes, 'lane')}"
         return f"hunting    {size} {self._relay}   {rate}   found {len(score.failures)}{left}"
+
+
+def cells(line: Line, phase: str) -> Callable[[int, int], None]:
+    """Shows how many cells of an enumeration are settled: a line that moves, or one for each tenth of them."""
+    noted = 0
+
+    def show(settled: int, total: int) -> None:
+        nonlocal noted
+        line.show(f"{phase:<11}{settled} of {total} cells")
+        if not line.moves and settled * 10 // total > noted:
+            noted = settled * 10 // total
+            line.note(f"{phase:<11}{settled} of {total} cells")
+
+    return show

@@ -63,6 +63,9 @@ class Target(Protocol):
         """Raises PlanError where the plan asks for what the target does not have."""
         ...
 
+    def links(self, plan: Plan) -> tuple[str, ...]:
+        """The links of a plan's engine that can be observed."""
+
     def relays(self) -> tuple[str, ...]:
         """The relay strategies that can be named in a plan."""
         ...

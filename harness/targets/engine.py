@@ -70,6 +70,9 @@ _GROUPS = ("tp",)
 _ROOTED = {"unsynchronised": ("broadcast",)}
 """The rooted collectives of each relay; the model has none."""
 
+_UTILITIES = ("is_scheduler_paused", "is_sleeping", "live_requests", "reset_prefix_cache", "step_counters")
+"""The utilities that a workload can call: those without arguments that leave the engine serving as before."""
+
 _ELSEWHERE = {
     "model": "engine.model",
     "tp_size": "topology.tp",
@@ -128,6 +131,10 @@ class Engine:
         except ConfigError as error:
             field = _ELSEWHERE.get(error.field, f"engine.config.{error.field}")
             raise PlanError(f"{field}: got {error.seen!r}, expected {error.expected}") from None
+        for index, method in enumerate(plan.workload.utilities):
+            if method not in _UTILITIES:
+                there = ", ".join(_UTILITIES)
+                raise PlanError(f"workload.utilities[{index}]: no utility '{method}' for a workload; there is {there}")
         for index, fault in enumerate(plan.faults):
             _check_instants(index, fault)
             _check_resources(plan, index, fault)
@@ -155,6 +162,9 @@ class Engine:
         kind = self.frame(fault.link, fault.frame, plan)
         if isinstance(fault, OnMessages) and kind.isupper():
             raise PlanError(f"{where}.frame: '{fault.frame}' is the command {kind}; a {fault} needs a message")
+
+    def links(self, plan: Plan) -> tuple[str, ...]:
+        return tuple(link for link in _LINKS if self.connectors(link, plan))
 
     def relays(self) -> tuple[str, ...]:
         return tuple(relays.names())

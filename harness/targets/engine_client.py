@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import ConfigError, EngineDeadError, EngineError, EngineStalledError
+from engine.errors import EngineError, EngineStalledError
 from engine.launch import ProcessFactory
 from engine.llm import AsyncLLM
 from engine.messages import RequestOutput, SamplingParams
@@ -60,7 +60,7 @@ def main(plan_json: bytes, folder: str, *, factory: ProcessFactory) -> int:
     seam.mark("startup", kind="begin")
     try:
         program = Program(seam, plan, armed, AsyncLLM(config, factory=factory))
-    except (EngineDeadError, ConfigError) as error:
+    except Exception as error:  # which of them are right is for oracles to judge
         mark_error(seam, "startup", "failed", error)
         return 0
     seam.mark("startup", kind="ready", value=config.max_num_seqs + config.max_waiting)
@@ -114,11 +114,17 @@ class Program:
         if self._drops is not None:
             await self._drop(self._drops)
             return
+        for method in self._plan.workload.utilities:
+            await self._call(method)
         await self._demand()
         await self._check_latch()
         self.seam.mark("shutdown", kind="begin")
-        self.llm.shutdown()
-        self.seam.mark("shutdown", kind="done")
+        try:
+            self.llm.shutdown()
+        except Exception as error:  # which of them are right is for oracles to judge
+            mark_error(self.seam, "shutdown", "failed", error)
+        else:
+            self.seam.mark("shutdown", kind="done")
 
     async def _ask_all(self) -> None:
         last: Reader | None = None
@@ -173,6 +179,16 @@ class Program:
         self._drops = fired
 
     # The end
+
+    async def _call(self, method: str) -> None:
+        """One utility of the workload; a dead engine is asked too, since it has to say so."""
+        self.seam.mark("utility", kind="begin", text=method)
+        try:
+            await self.llm.client.call_utility_async(method)
+        except Exception as error:  # which of them are right is for oracles to judge
+            mark_error(self.seam, "utility", "failed", error)
+        else:
+            self.seam.mark("utility", kind="end", text=method)
 
     async def _demand(self) -> None:
         """Every stream is over and the faults are healed: a live engine serves, and holds no request and no page.

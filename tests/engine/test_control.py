@@ -95,6 +95,7 @@ def record(kind: FrameKind, number: int, what: Join | Fail, epoch: int = EPOCH) 
         ([record(FrameKind.JOIN, 1, Join(3, 7, "", DIGEST))], RelayError, "of rank 3, expected a rank from 1 to 2"),
         ([record(FrameKind.JOIN, 1, Join(0, 7, "", DIGEST))], RelayError, "of rank 0, expected a rank from 1 to 2"),
         ([record(FrameKind.JOIN, 2, JOIN)], RelayError, "JOIN 2 of rank 1, expected its record 1"),
+        ([record(FrameKind.FAIL, 2, Fail(1, "", ""))], RelayError, "FAIL 2 of rank 1, expected its record 1"),
         ([record(FrameKind.JOIN, 1, JOIN)] * 2, PeerFailed, "dp0.rank1 joined twice, as process 77 and as process 77"),
         (
             [record(FrameKind.JOIN, 1, Join(1, 7, engine_version(), "f" * 16))],
@@ -126,6 +127,21 @@ def test_a_record_that_is_not_as_it_has_to_be_fails_the_start(
             listened(inbox)
         if isinstance(caught.value, PeerFailed):
             assert caught.value.culprit == "dp0.rank1"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_fail_is_heard_whether_or_not_the_record_before_it_went(number: int, tmp_path: Path) -> None:
+    """Who fails in the sending of a record cannot know whether it went."""
+    with place(tmp_path, 3) as here:
+        inbox = here.control(0)
+        sender = here.context.socket(zmq.PUSH)
+        sender.connect(here.address("control"))
+        sender.send(record(FrameKind.JOIN, 1, JOIN))
+        listened(inbox)
+        sender.send(record(FrameKind.FAIL, number, Fail(1, "dp0.rank1", "a disk is full")))
+        with pytest.raises(PeerFailed, match="a disk is full") as caught:
+            listened(inbox)
+        assert caught.value.culprit == "dp0.rank1"
 
 
 def test_the_digest_tells_any_two_configurations_apart() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from unittest import mock
 
 import msgspec
 import pytest
@@ -279,6 +280,31 @@ def test_a_lost_request_message_is_an_error_at_the_next_one() -> None:
             await client.add_request_async(Request("b", [1], SamplingParams(2)))
         error = await drain(client)
         assert "input message 2 after 0, expected 1" in error.cause
+        client.shutdown()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["not-sent", "sent"])
+def test_a_send_that_is_broken_off_ends_the_engine_for_its_client(sent: bool, factory: ForkFactory) -> None:
+    """Ctrl-C in the middle of a send: nobody knows the number of the next message."""
+
+    async def run() -> None:
+        client = AsyncMPClient(config_for(2), factory)
+        await client.live_requests_async()
+        whole = zmq.Socket.send_multipart
+
+        def broken_off(socket: zmq.Socket[bytes], frames: list[bytes], flags: int) -> None:
+            if sent:
+                whole(socket, frames, flags)
+            raise KeyboardInterrupt
+
+        with mock.patch.object(zmq.Socket, "send_multipart", broken_off), pytest.raises(KeyboardInterrupt):
+            await client.add_request_async(Request("a", [1], SamplingParams(1)))
+        error = await dies(client.add_request_async(Request("b", [1], SamplingParams(1))))
+        assert (error.culprit, error.cause) == ("client", "a send was broken off by KeyboardInterrupt: ")
+        await every_later_call_says_the_same(client, error)
+        await gone(factory)
         client.shutdown()
 
     asyncio.run(run())

@@ -44,6 +44,8 @@ from tests.harness.fake_world import history_of
         ("hunt --tp 3..1", "3..1"),
         ("hunt --relay nosuch", "engine.relay"),
         ("hunt --seed x", "--seed"),
+        ("enumerate start", "no phase 'start' can be enumerated; there is handshake, request"),
+        ("enumerate handshake --tp 9", "topology.tp: 9"),
         ("bench nosuch", "there is throughput"),
         ("nosuch", "nosuch"),
         ("list --nosuch", "--nosuch"),

@@ -189,6 +189,19 @@ def test_an_end_does_not_wait_for_what_is_held(link: Link) -> None:
     raw.close()
 
 
+def test_what_time_lets_go_arrives_although_its_sender_has_ended(link: Link) -> None:
+    link.begin(rule(after=0.2))
+    raw = Raw(link)
+    raw.connector.sendall(encode_greeting() + encode_frame(b"step 1") + encode_frame(b"hello"))
+    until(lambda: len(link.seen(fate="held")) == 2, "two frames held")
+    raw.connector.shutdown(socket.SHUT_WR)
+    assert exactly(raw.binder, 64) == encode_greeting()
+    assert exactly(raw.binder, 15) == encode_frame(b"step 1") + encode_frame(b"hello")
+    assert raw.binder.recv(1) == b""
+    assert link.seen(fate="discarded") == []
+    raw.close()
+
+
 SENT = [b"step 1", b"hello", b"step 2"]
 SEEN = [("step", 1, "passed"), ("hello", None, "passed"), ("step", 2, "passed")]
 

@@ -1,0 +1,134 @@
+"""The heat table of an enumeration: a row for each place, a column for each fault, a mark for what the run came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from harness.report.terminal import finding, plural
+from harness.search.enumerate import ON_FRAMES, ON_INSTANTS, SIDES, Colour, Coloured, Enumeration
+
+MARKS: dict[Colour, tuple[str, str, str]] = {
+    "served": ("·", "green", "served as if nothing had been broken"),
+    "refused": ("r", "yellow", "refused with a typed error that the fault deserves"),
+    "red": ("X", "bold white on red", "a broken rule or a proved wedge"),
+    "unknown": ("?", "magenta", "suspected, or out of budget, each time"),
+    "missed": ("-", "dim", "the fault did not fire"),
+}
+"""The sign, the style and the meaning of each colour; the sign says it where there is no colour."""
+
+_NEVER_RUN = ("…", "dim")
+
+
+def heat_table(result: Enumeration) -> RenderableType:
+    """Both tables, what the marks mean, the sums, and each distinct failure in full."""
+    grid = {(one.cell.row, one.cell.column): one for one in result.done}
+    cells = {(cell.row, cell.column) for cell in result.grid.cells}
+    rows = list(dict.fromkeys(cell.row for cell in result.grid.cells))
+    sides = {kind: [f"{kind}:{side}" for side in SIDES] for kind in ON_INSTANTS}
+    whole = {kind: [kind] for kind in ON_FRAMES}
+    tables = [_table("place", sides, rows, cells, grid), _table("frame", whole, rows, cells, grid)]
+    parts: list[RenderableType] = []
+    for table in tables:
+        if table.row_count:
+            parts += [table, Text()]
+    parts.append(_legend(result.colours))
+    parts.append(Text(summary(result)))
+    for red in result.reds:
+        places = ", ".join(f"{cell.column} at {cell.row}" for cell in red.cells[:3])
+        more = f" and {len(red.cells) - 3} more" if len(red.cells) > 3 else ""
+        parts += [Text(), finding(red.trial.verdict), Text(f"  in {plural(len(red.cells), 'cell')}: {places}{more}")]
+    return Group(*parts)
+
+
+def summary(result: Enumeration) -> str:
+    """``handshake  tp=2 relay=pushpull  412 of 412 cells``: what is finished, and what it took."""
+    cells = len(result.grid.cells)
+    return (
+        f"{result.phase}  tp={result.tp} relay={result.relay}  {result.settled} of {cells} cells settled   "
+        f"{plural(result.runs, 'run')} in {result.seconds:.0f} s"
+    )
+
+
+def heat_object(result: Enumeration) -> dict[str, Any]:
+    """The same as one JSON object."""
+    return {
+        "phase": result.phase,
+        "target": result.target,
+        "relay": result.relay,
+        "tp": result.tp,
+        "cells": len(result.grid.cells),
+        "settled": result.settled,
+        **{colour: result.colours[colour] for colour in MARKS},
+        "impossible": list(result.grid.impossible),
+        "runs": result.runs,
+        "seconds": result.seconds,
+        "grid": [
+            {
+                "place": one.cell.row,
+                "fault": one.cell.column,
+                "colour": one.colour,
+                "verdict": one.verdict.word,
+                "runs": one.runs,
+            }
+            for one in result.done
+        ],
+        "found": [
+            {
+                "verdict": red.trial.verdict.word,
+                "fingerprint": red.trial.verdict.fingerprint,
+                "cells": [f"{cell.column} at {cell.row}" for cell in red.cells],
+                "files": red.trial.verdict.files,
+            }
+            for red in result.reds
+        ],
+    }
+
+
+def _table(
+    what: str,
+    columns: dict[str, list[str]],
+    rows: Sequence[str],
+    cells: set[tuple[str, str]],
+    grid: dict[tuple[str, str], Coloured],
+) -> Table:
+    """One table; a column can have several marks, such as before the call and after it."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    table.add_column(what, no_wrap=True)
+    for head in columns:
+        table.add_column(head, justify="center", no_wrap=True)
+    before = ""
+    for row in rows:
+        marks = [
+            Text(" ").join(_mark(grid.get((row, one))) if (row, one) in cells else Text(" ") for one in those)
+            for those in columns.values()
+        ]
+        if not any(mark.plain.strip() for mark in marks):
+            continue
+        role = row.partition(":")[0].partition(" ")[0]
+        if before and role != before:
+            table.add_section()
+        before = role
+        table.add_row(Text(row), *marks)
+    return table
+
+
+def _mark(one: Coloured | None) -> Text:
+    sign, style = _NEVER_RUN if one is None else MARKS[one.colour][:2]
+    return Text(sign, style=style)
+
+
+def _legend(counts: Counter[str]) -> Text:
+    line = Text()
+    for colour, (sign, style, meaning) in MARKS.items():
+        if counts[colour]:
+            line.append(sign, style=style).append(f" {counts[colour]} {meaning}\n")
+    return line.append(
+        "kill, stop and raise: the first mark is of the instant before the call, the second after it\n", "dim"
+    )
