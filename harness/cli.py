@@ -1,4 +1,4 @@
-"""The command line: `nowedge hunt | enumerate | run | list | sites | faults | replay | judge | bench`.
+"""The command line: `nowedge hunt | enumerate | run | list | sites | faults | replay | script | judge | bench`.
 
 Every mistake of the person ends with one line on standard error and exit code 2; the other codes are those of
 `harness.verdict`. What a command needs is imported inside it, so that help and mistakes are answered at once.
@@ -325,6 +325,7 @@ def replay(
     folder.usable(out)
     from harness.report import json as objects
     from harness.report import progress, tables
+    from harness.statistics import share_interval
     from harness.world.real import RealWorld
 
     member = Member(name="", plan=recorded.plan, expect={recorded.plan.engine.relay: recorded.verdict})
@@ -339,15 +340,44 @@ def replay(
     outcomes = session.outcomes
     outcome.keep(outcomes, out, everything=keep)
     same = sum(recorded.same(verdict) for one in outcomes for verdict in one.verdicts)
+    between = share_interval(same, session.done) if session.done else (0.0, 1.0)
     if json:
         built = objects.outcomes_object(outcomes, single=True)
-        _print({**built, "recorded": recorded.word, "same": same})
+        _print({**built, "recorded": recorded.word, "same": same, "interval": [round(end, 4) for end in between]})
     else:
         _print(tables.outcomes_report(outcomes, single=True))
+        low, high = (f"{100 * end:.0f}" for end in between)
         typer.echo(f"recorded   {recorded.word}: {same} of {session.done} the same, down to the fingerprint")
+        typer.echo(f"           which is {low} to {high} % of all runs, with 95 % confidence")
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(outcome.code(outcomes, single=True, expect=expect))
+
+
+@app.command()
+def script(
+    name: Annotated[str, typer.Argument(help="A replay file, or a scenario or plan file of one plan.")],
+    relay: Relay = None,
+    tp: Tp = None,
+    sets: Sets = None,
+    faults: Faults = None,
+    runs: Annotated[int, typer.Option("--runs", min=0, help="How often it is run, which its header tells.")] = 5,
+    out: Annotated[Path | None, typer.Option("--out", help="The file. Default: beside the replay file.")] = None,
+    json: Json = False,
+) -> None:
+    """Write a plan as one Python file that needs neither the harness nor the engine."""
+    from harness import script as scripts
+    from harness.report import progress
+
+    told = scripts.source(name, _overrides(relay, tp, sets, None, None, faults))
+    _checked(told.plan, name)
+    with progress.Line() as line:
+        line.show(f"running    {runs} in all")
+        shown = scripts.write(told, out or told.place, runs)
+    if json:
+        _print(scripts.shown_object(shown))
+    else:
+        typer.echo(f"script     {shown.path}   {shown}")
 
 
 @app.command()
@@ -423,20 +453,11 @@ def _resolve(
     bug: str | None = None,
 ) -> tuple[Scenario, ...]:
     from harness import scenario as files
-    from harness.plan import ONE_MORE, PlanError
 
     seeded = files.bug(bug) if bug is not None else None
-    overrides = []
+    overrides = _overrides(relay, tp, sets, start, seed, faults)
     if seeded is not None and seeded.relay:
-        overrides.append(("engine.relay", seeded.relay))
-    for text in sets or ():
-        path, equals, value = text.partition("=")
-        if not equals or not path:
-            raise PlanError(f"--set {text}: expected PATH=VALUE, for example --set engine.relay=handshake")
-        overrides.append((path, value))
-    short = (("engine.relay", relay), ("topology.tp", tp), ("topology.start", start), ("seed", seed))
-    overrides += [(path, str(value)) for path, value in short if value is not None]
-    overrides += [(ONE_MORE, line) for line in faults or ()]
+        overrides.insert(0, ("engine.relay", seeded.relay))
     scenarios = files.resolve(name, overrides)
     if seeded is not None:
         scenarios = tuple(scenario.with_bug(seeded) for scenario in scenarios)
@@ -444,6 +465,28 @@ def _resolve(
         for member in scenario.members:
             _checked(member.plan, f"{scenario.name} {member.name}".strip())
     return scenarios
+
+
+def _overrides(
+    relay: str | None,
+    tp: int | None,
+    sets: Sequence[str] | None,
+    start: str | None,
+    seed: int | None,
+    faults: Sequence[str] | None,
+) -> list[tuple[str, str]]:
+    """What the options of a command set in a plan, as (dotted path, value) pairs. Raises PlanError."""
+    from harness.plan import ONE_MORE, PlanError
+
+    overrides = []
+    for text in sets or ():
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            raise PlanError(f"--set {text}: expected PATH=VALUE, for example --set engine.relay=handshake")
+        overrides.append((path, value))
+    short = (("engine.relay", relay), ("topology.tp", tp), ("topology.start", start), ("seed", seed))
+    overrides += [(path, str(value)) for path, value in short if value is not None]
+    return overrides + [(ONE_MORE, line) for line in faults or ()]
 
 
 def _checked(plan: Plan, name: str = "") -> None:

@@ -14,6 +14,7 @@ from harness.history import HistoryError
 from harness.instant import InstantError
 from harness.plan import PlanError
 from harness.replay import ReplayError
+from harness.script import ScriptError
 
 USER_ERRORS = (
     BenchError,
@@ -24,6 +25,7 @@ USER_ERRORS = (
     InstantError,
     PlanError,
     ReplayError,
+    ScriptError,
 )
 """Each says in one sentence what is wrong with what was asked."""
 

@@ -28,11 +28,11 @@ import zmq
 
 from engine.relay.frames import FrameKind, Step, encode
 from harness.bench import BenchError, Options, carriers
-from harness.bench.statistics import interval
 from harness.clock import SECOND, now, pause, seconds_since
 from harness.proxy import Leg, Seen
 from harness.proxy.address import listening, parse
 from harness.proxy.handle import Proxy
+from harness.statistics import interval
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

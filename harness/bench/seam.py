@@ -27,11 +27,11 @@ from engine.errors import EngineError
 from engine.launch import Process, SpawnFactory, run_target
 from engine.messages import Request, SamplingParams
 from harness.bench import BenchError, Options
-from harness.bench.statistics import interval
 from harness.clock import now
 from harness.seam import install, region, site
 from harness.seam.region import Recorder, Region
 from harness.seam.site import Outlets, Seam
+from harness.statistics import interval
 from harness.targets import get
 
 if TYPE_CHECKING:

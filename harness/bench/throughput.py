@@ -14,10 +14,10 @@ from typing import Any
 
 from harness.bench import BenchError, Options
 from harness.bench.seed_way import MAX_TOKENS, PROMPT
-from harness.bench.statistics import interval
 from harness.clock import now, seconds_since
 from harness.interpreter import python
 from harness.plan import EngineOptions, Plan, Request, Topology, Workload
+from harness.statistics import interval
 from harness.trial import trials
 from harness.world import World
 from harness.world.real import RealWorld

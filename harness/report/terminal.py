@@ -60,9 +60,22 @@ def finding(verdict: Verdict, again: str = "") -> Text:
     if "replay" in verdict.files:
         repeats = f"      ({again})" if again else ""
         tail.append(Text(f"  again      nowedge replay {verdict.files['replay']}{repeats}"))
+        if verdict.verdict == "wedged" and _can_be_a_script(verdict):
+            tail.append(Text(f"  script     nowedge script {verdict.files['replay']}"))
     if tail:
         blocks.append(Text("\n").join(tail))
     return Text("\n\n").join(blocks)
+
+
+def _can_be_a_script(verdict: Verdict) -> bool:
+    """Whether the plan can be told as a script of its own."""
+    from harness import plan, script  # which write what is told here
+
+    try:
+        script.check(plan.from_builtins(verdict.plan))
+    except (plan.PlanError, script.ScriptError):
+        return False
+    return True
 
 
 def sighting_words(sighting: Sighting) -> str:
