@@ -31,4 +31,4 @@ def share_interval(hits: int, runs: int, confidence: float = 0.95) -> tuple[floa
     seen, weight = hits / runs, z * z / runs
     middle = (seen + weight / 2) / (1 + weight)
     spread = z / (1 + weight) * math.sqrt(seen * (1 - seen) / runs + weight / (4 * runs))
-    return max(0.0, middle - spread), min(1.0, middle + spread)
+    return max(0.0, min(seen, middle - spread)), min(1.0, max(seen, middle + spread))

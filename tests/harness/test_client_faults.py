@@ -28,7 +28,7 @@ from harness.history import Event, History
 from harness.judge import judge
 from harness.oracles import ORACLES
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
-from harness.shrink import reductions
+from harness.reductions import reductions
 from harness.targets import get
 from harness.verdict import Verdict
 from harness.waits import owed

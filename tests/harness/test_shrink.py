@@ -14,8 +14,9 @@ from harness.faults import Delay, Hold, Kill, Lag, Stall, Stop
 from harness.history import History
 from harness.instant import Instant
 from harness.plan import Plan, Request, Topology, Workload, check
+from harness.reductions import reductions, steadier
 from harness.search.strategies import plans
-from harness.shrink import Shrinker, Shrunk, reductions, steadier
+from harness.shrink import Evidence, Shrinker, Shrunk
 from harness.verdict import Verdict
 from tests.harness.fake_world import FakeWorld, judge_by, verdict_of, wedge_of
 
@@ -161,3 +162,47 @@ def test_reductions_differ_from_their_plan_and_come_to_an_end(plan: Plan) -> Non
         assert smaller.digest != plan.digest
         plan, steps = smaller, steps + 1
         assert steps < 100
+
+
+def test_one_run_that_ends_otherwise_does_not_cost_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine: of each plan one run, another one for each, passes though it should fail."""
+    runs: Counter[str] = Counter()
+
+    def noisy(plan: Plan) -> bool:
+        runs[plan.digest] += 1
+        spoilt = 1 + int(plan.digest, 16) % 5
+        return plan.topology.tp > 1 and holds(plan) and runs[plan.digest] != spoilt
+
+    shrunk, _ = shrink_by(monkeypatch, noisy, max_runs=1000)
+    assert shrunk.plan.faults == (Hold(link="relay", frame="join", victim="dp0.rank1", or_after=1.0),)
+    assert shrunk.plan.workload.requests == (Request(prompt=(1,), max_tokens=1),)
+    assert shrunk.plan.topology.tp == 2
+
+
+@pytest.mark.parametrize(
+    ("seen", "decided"),
+    [("", None), ("++", None), ("+++", True), ("-", None), ("--", False), ("+-+++", None), ("+-++++", True)],
+)
+def test_the_sequential_test_decides_as_soon_as_it_can(seen: str, decided: bool | None) -> None:
+    evidence = Evidence()
+    for sign in seen:
+        evidence.saw(sign == "+")
+    assert evidence.decided is decided
+
+
+def test_settings_that_the_failure_does_not_need_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: dict[str, bool | int | float | str] = {"page_size": 8, "log_stats": True, "prefix_caching": False}
+    big = structs.replace(
+        BIG,
+        seed=7,
+        engine=structs.replace(BIG.engine, config=config),
+        workload=structs.replace(BIG.workload, utilities=("step_counters", "is_sleeping")),
+    )
+
+    def rule(plan: Plan) -> bool:
+        return holds(plan) and plan.engine.config.get("page_size") == 8
+
+    monkeypatch.setattr(trial, "judge", judge_by(lambda seen: (wedge_of if rule(seen.plan) else verdict_of)(seen.plan)))
+    smallest = Shrinker(FakeWorld(), wedged, max_runs=500).shrink(big).plan
+    assert smallest.engine.config == {"page_size": 8}
+    assert (smallest.seed, smallest.workload.utilities, smallest.observe) == (0, (), ())
