@@ -17,7 +17,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NAMES = ("throughput", "starts", "relays", "client", "seam", "proxy", "proof", "controls", "bugs")
+NAMES = ("throughput", "starts", "relays", "client", "seam", "proxy", "proof", "controls", "bugs", "shrink")
 
 
 class Options(Struct, frozen=True):
