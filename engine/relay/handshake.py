@@ -94,8 +94,10 @@ class HandshakeRelay(PublishedRelay):
             if not outcome.unheard and not outcome.unjoined:
                 break
         if self._seat.rank == 0:
-            self._publish(FrameKind.DONE, frames.Done(rounds, others), deadline)
-            self._number = 1
+            try:
+                self._publish(FrameKind.DONE, frames.Done(rounds, others), deadline)
+            finally:
+                self._number = 1  # also of a FAIL, should it be unknown whether DONE went
             return relay.JoinReport(others, rounds)
         # The round may have taken the last of the time; DONE is on its way then.
         return self._await_done(deadline.later_by(ROUND_MARGIN))

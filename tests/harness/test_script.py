@@ -24,7 +24,9 @@ def source(name: str = "first-request-lost", *sets: tuple[str, str]) -> Source:
 def run(what: Source, folder: Path) -> tuple[int, str]:
     """Exit code and output of the script of a plan, in a folder where there is nothing else."""
     path = folder / "wedge.py"
-    path.write_text(script.compose(what))
+    patient = script.compose(what)
+    assert "LIMIT = 5.0" in patient
+    path.write_text(patient.replace("LIMIT = 5.0", "LIMIT = 2.0"))
     ended = subprocess.run(
         [sys.executable, "-I", str(path)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
