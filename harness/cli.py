@@ -437,7 +437,7 @@ def bench(
             leave=leave,
             show=line.show,
         )
-        result = chosen.measure(options)
+        result = benches.measure(name, options)
     _print(result if json else benches.table(chosen, result))
     raise typer.Exit(EXIT_PASSED if benches.good(chosen, result) else EXIT_FAILED)
 

@@ -41,8 +41,25 @@ class Options(Struct, frozen=True):
     show: Callable[[str], None] = lambda line: None
 
 
+_FLAGS = {
+    "rounds": "--rounds",
+    "messages": "--messages",
+    "lanes": "--lanes",
+    "tp": "--tp",
+    "relays": "--relay",
+    "bugs": "--bug",
+    "fresh": "--fresh",
+    "leave": "--leave",
+}
+"""How the options are written. Where nothing is kept `out` says nothing, which does no harm."""
+
+
 class Bench(Protocol):
     """What a benchmark's module offers; `table` and `good` may be missing, see `table` and `good` below."""
+
+    @property
+    def USES(self) -> tuple[str, ...]:
+        """The names of the options that apply."""
 
     def measure(self, options: Options) -> dict[str, Any]:
         """Measures. Raises BenchError."""
@@ -59,6 +76,17 @@ def get(name: str) -> Bench:
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(NAMES)}"
         raise BenchError(f"no benchmark '{name}'; {hint}")
     return cast(Bench, importlib.import_module(f"harness.bench.{name}"))
+
+
+def measure(name: str, options: Options) -> dict[str, Any]:
+    """The result of the benchmark of that name. Raises BenchError, also for an option that does not apply to it."""
+    bench, plain = get(name), Options()
+    given = [field for field in _FLAGS if getattr(options, field) != getattr(plain, field)]
+    idle = [_FLAGS[field] for field in given if field not in bench.USES]
+    if idle:
+        takes = ", ".join(flag for field, flag in _FLAGS.items() if field in bench.USES)
+        raise BenchError(f"{name}: leave {', '.join(idle)} out; it takes {takes}")
+    return bench.measure(options)
 
 
 def good(bench: Bench, result: dict[str, Any]) -> bool:

@@ -32,6 +32,9 @@ from harness.world.real import RealWorld
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+USES = ("rounds", "bugs", "lanes", "out", "fresh")
+"""The options that apply."""
+
 TRIALS = 3
 """Hunts for each bug if nothing else is said."""
 

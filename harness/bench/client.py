@@ -42,6 +42,9 @@ from harness.bench.streams import Batch, Tally
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+USES = ("rounds", "messages")
+"""The options that apply."""
+
 ROUNDS = 5
 """Rounds if nothing else is said."""
 
@@ -69,8 +72,6 @@ Run = Callable[[Coroutine[Any, Any, Tally]], Tally]
 def measure(options: Options) -> dict[str, Any]:
     """Measures all readers in rounds. Raises BenchError for options that do not apply, or if a message is lost."""
     rounds, messages = options.rounds or ROUNDS, options.messages or MESSAGES
-    if options.tp is not None or options.relays or options.lanes is not None:
-        raise BenchError("client: an echo engine has one rank, no relay and no lanes; leave --tp, --relay, --lanes out")
     if messages < max(STREAMS):
         raise BenchError(f"client: {messages} messages are too few for {max(STREAMS)} streams (--messages)")
     batches = [Batch(streams, messages // streams) for streams in STREAMS]

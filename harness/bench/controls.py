@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from harness import folder, scenario
-from harness.bench import BenchError, Options
+from harness.bench import Options
 from harness.bench.journal import Journal
 from harness.bench.spin import beside
 from harness.plan import Plan
@@ -31,6 +31,9 @@ from harness.world.real import RealWorld
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+USES = ("rounds", "lanes", "out", "fresh")
+"""The options that apply."""
 
 RUNS = 182
 """Runs of each control if nothing else is said: 2,002 of all eleven."""
@@ -46,9 +49,7 @@ _CERTAINTY = 0.95
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """Runs what is not in the journal yet. Raises BenchError for options that do not apply."""
-    if options.tp is not None or options.relays or options.messages is not None or options.bugs:
-        raise BenchError("controls: the scenarios say what runs; leave --tp, --relay, --messages, --bug out")
+    """Runs what is not in the journal yet."""
     runs = options.rounds or RUNS
     rows = []
     with Journal(options.out / "controls.jsonl", fresh=options.fresh) as journal:

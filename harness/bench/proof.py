@@ -21,11 +21,10 @@ import msgspec
 from msgspec import Struct
 
 from harness import scenario
-from harness.bench import BenchError, Options
+from harness.bench import Options
 from harness.bench.journal import Journal
 from harness.bench.spin import beside
 from harness.history import History
-from harness.plan import Plan
 from harness.scenario import Scenario
 from harness.stillness import slice_of
 from harness.targets import get
@@ -35,6 +34,9 @@ from harness.world.real import RealWorld
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+USES = ("rounds", "lanes", "out", "fresh", "leave")
+"""The options that apply."""
 
 RUNS = 45
 """Wedges of each shape and on each machine if nothing else is said."""
@@ -63,9 +65,7 @@ class Wedge(Struct, frozen=True):
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """Measures what is not in the journal yet. Raises BenchError for options that do not apply."""
-    if options.tp is not None or options.relays or options.messages is not None or options.bugs:
-        raise BenchError("proof: the shapes say what runs; leave --tp, --relay, --messages, --bug out")
+    """Measures what is not in the journal yet."""
     runs = options.rounds or RUNS
     shapes = scenario.resolve(GROUP)
     wedges: dict[tuple[str, str], list[Wedge]] = {}
@@ -140,7 +140,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _wedges(machine: str, shape: Scenario, runs: int, journal: Journal, options: Options) -> list[Wedge]:
-    plan = _plan(shape)
+    plan = shape.members[0].plan
     name = f"{machine} {options.leave:g} {plan.digest}"
     missing = [run for run in range(runs) if journal.told(name, run) is None]
     if missing:
@@ -154,10 +154,6 @@ def _wedges(machine: str, shape: Scenario, runs: int, journal: Journal, options:
                 options.show(f"measuring  {machine}: {shape.name} {run + 1} of {runs}")
     told = (journal.told(name, run) for run in range(runs))
     return [msgspec.json.decode(one, type=Wedge) for one in told if one is not None]
-
-
-def _plan(shape: Scenario) -> Plan:
-    return shape.members[0].plan
 
 
 def _wedge(history: History, verdict: Verdict, blame: str) -> Wedge:

@@ -31,6 +31,9 @@ from harness.world.real import RealWorld
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+USES = ("rounds", "tp", "relays", "lanes", "out", "fresh")
+"""The options that apply."""
+
 RUNS = 3
 """Runs of each plan if nothing else is said."""
 

@@ -34,6 +34,9 @@ from harness.world.real import RealWorld
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+USES = ("bugs", "lanes", "out", "fresh")
+"""The options that apply."""
+
 BUGS = ("H1", "H3", "H4", "C1", "S1", "E1", "E2", "U1", "T2", "A1")
 """From every group of bugs that one plan shows at once; with one fault or none."""
 

@@ -27,6 +27,9 @@ from harness.world.real import RealWorld
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+USES = ("rounds", "tp", "relays", "lanes", "out", "fresh")
+"""The options that apply."""
+
 STARTS = 1000
 """Starts per relay strategy if nothing else is said."""
 

@@ -22,6 +22,9 @@ from harness.trial import trials
 from harness.world import World
 from harness.world.real import RealWorld
 
+USES = ("rounds", "lanes")
+"""The options that apply."""
+
 BATCHES = 6
 """Runs of the harness per lane and round: enough to keep all lanes busy for most of the batch."""
 

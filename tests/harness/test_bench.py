@@ -16,6 +16,41 @@ from harness.scenario import shipped
 from harness.targets import get
 from harness.verdict import Word
 
+GIVEN = {
+    "--rounds": Options(rounds=3),
+    "--messages": Options(messages=9),
+    "--lanes": Options(lanes=2),
+    "--tp": Options(tp=3),
+    "--relay": Options(relays=("handshake",)),
+    "--bug": Options(bugs=("H1",)),
+    "--fresh": Options(fresh=True),
+    "--leave": Options(leave=1.0),
+}
+FIELDS = dict(zip(GIVEN, ("rounds", "messages", "lanes", "tp", "relays", "bugs", "fresh", "leave"), strict=True))
+
+
+@pytest.mark.parametrize("name", bench.NAMES)
+def test_an_option_that_does_not_apply_is_refused_before_anything_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = bench.get(name)
+    measured: list[Options] = []
+
+    def measure(options: Options) -> dict[str, str]:
+        measured.append(options)
+        return {"name": name}
+
+    monkeypatch.setattr(module, "measure", measure)
+    idle = {flag: options for flag, options in GIVEN.items() if FIELDS[flag] not in module.USES}
+    assert idle
+    for flag, options in idle.items():
+        with pytest.raises(bench.BenchError, match=f"{name}: leave {flag} out; it takes "):
+            bench.measure(name, options)
+    assert measured == []
+    for flag in GIVEN.keys() - idle.keys():
+        assert bench.measure(name, GIVEN[flag]) == {"name": name}
+    assert len(measured) == len(GIVEN) - len(idle)
+
 
 def test_a_journal_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "done.jsonl"

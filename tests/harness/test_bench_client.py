@@ -168,9 +168,9 @@ def test_what_was_lost_or_came_twice_is_no_figure() -> None:
         ("--messages 0", "--messages"),
         ("--messages many", "--messages"),
         ("--rounds 0", "--rounds"),
-        ("--tp 2", "leave --tp, --relay, --lanes out"),
-        ("--relay pushpull", "leave --tp, --relay, --lanes out"),
-        ("--lanes 2", "leave --tp, --relay, --lanes out"),
+        ("--tp 2", "leave --tp out; it takes --rounds, --messages"),
+        ("--relay pushpull", "leave --relay out"),
+        ("--lanes 2", "leave --lanes out"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness import scenario
-from harness.bench import BenchError, Options, controls, proof
+from harness.bench import Options, controls, proof
 from harness.scenario import Scenario
 
 
@@ -96,13 +96,6 @@ def test_a_false_alarm_or_too_many_that_did_not_pass_are_not_good() -> None:
     assert controls.good(result)
     assert not controls.good(result | {"passed": 197})
     assert not controls.good(result | {"false_alarms": 1})
-
-
-@pytest.mark.parametrize("bench", [proof, controls])
-def test_what_does_not_apply_is_one_sentence(bench: Any) -> None:
-    for options in (Options(tp=2), Options(relays=("handshake",)), Options(messages=3), Options(bugs=("H1",))):
-        with pytest.raises(BenchError, match="leave --tp"):
-            bench.measure(options)
 
 
 def test_there_are_the_shapes_and_controls_that_are_asked_for() -> None:

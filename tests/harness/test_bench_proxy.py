@@ -156,14 +156,3 @@ def _stopped(start: Any) -> Any:
         return process
 
     return stopped
-
-
-@pytest.mark.parametrize("options", ["--tp 2", "--relay pushpull", "--lanes 2"])
-def test_options_that_do_not_apply_are_one_line(
-    options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.invoke(["bench", "proxy", *options.split()]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "leave --tp, --relay, --lanes out" in err
