@@ -108,13 +108,14 @@ def table(result: dict[str, Any]) -> RenderableType:
     from rich.text import Text
 
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    grid.add_column("", no_wrap=True)
-    for heading in ("proved", "median", "p99", "busy", "median", "p99"):
+    grid.add_column("milliseconds", no_wrap=True)
+    for heading in ("proved", "named", "median", "p99", "busy", "named", "median", "p99"):
         grid.add_column(heading, justify="right", no_wrap=True)
     idle, busy = (result["shapes"][machine] for machine in MACHINES)
     for row, other in zip(idle, busy, strict=True):
-        sliced = f", {row['slice_ms']:.0f} ms slices" if row["slice_ms"] else ""
-        grid.add_row(row["shape"] + sliced, *_cells(row), *_cells(other))
+        grid.add_row(row["shape"] + ("*" if row["slice_ms"] else ""), *_cells(row), *_cells(other))
+    sliced = max((row["slice_ms"] for row in (*idle, *busy)), default=0.0)
+    note = f"* waits in slices of {sliced:.0f} ms at most, and may take {AFTER_A_SLICE:.0f} ms more than that\n"
     word = "good" if good(result) else "not good enough"
     left = (
         f"; each left alone for {result['left_alone']:g} s, {result['refuted']} moved" if result["left_alone"] else ""
@@ -122,7 +123,7 @@ def table(result: dict[str, Any]) -> RenderableType:
     needed = result["needed"]
     return Group(
         grid,
-        Text(""),
+        Text(f"{note if sliced else ''}"),
         Text(
             f"without slices: median {result['median_ms']:.1f} ms, 99th percentile {result['p99_ms']:.1f} ms; beside "
             f"busy processes {result['busy']['median_ms']:.1f} and {result['busy']['p99_ms']:.1f} ms"
@@ -135,8 +136,8 @@ def table(result: dict[str, Any]) -> RenderableType:
     )
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
-    return f"{row['proved']} of {row['runs']}", f"{row['median_ms']:.1f} ms", f"{row['p99_ms']:.1f} ms"
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return f"{row['proved']}/{row['runs']}", str(row["named"]), f"{row['median_ms']:.1f}", f"{row['p99_ms']:.1f}"
 
 
 def _wedges(machine: str, shape: Scenario, runs: int, journal: Journal, options: Options) -> list[Wedge]:
