@@ -2,7 +2,7 @@
 
 The loop first selects for a short while; only if nothing comes does it write the dump (tasks, pending socket calls, the
 next timer) and block for the rest. A busy loop thus never pays for a dump; one that is woken again and again soon after
-its dump, as by an engine whose steps take a little longer than that, waits longer before the next.
+its dumps, as by an engine whose steps take a little longer than that, waits longer before the next.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.seam import site as seams
 from harness.seam.site import Seam
 from harness.seam.zmq_seam import sockets
 
-IDLE_SECONDS = 0.015
+IDLE_SECONDS = 0.008
 """How long a loop may sleep before it counts as idle and writes its dump."""
 
-LONGEST_SECONDS = 0.06
-"""The same for a loop whose dumps have been in vain."""
+PATIENT_SECONDS = 0.06
+"""The same for a loop whose last dumps have been in vain."""
 
-VAIN_SECONDS = 0.015
-"""A dump was in vain if the loop was woken so soon after it."""
+VAIN, VAIN_SECONDS = 3, 0.015
+"""So many dumps, one after the other, and a dump was in vain if the loop was woken so soon after it."""
 
 
 _DEEPEST = 32
@@ -78,15 +78,16 @@ def _awaited(future: Any, pending: Mapping[Any, str], timers: Mapping[int, Any])
 
 
 def _select(original: Callable[..., Any]) -> Callable[..., Any]:
-    patience = IDLE_SECONDS
+    vain = 0
 
     @functools.wraps(original)
     def call(self: Any, timeout: float | None = None) -> Any:
-        nonlocal patience
+        nonlocal vain
         seam = seams.active()
         loop = asyncio._get_running_loop() if seam is not None else None
         if seam is None or loop is None or getattr(loop, "_selector", None) is not self:
             return original(self, timeout)
+        patience = IDLE_SECONDS if vain < VAIN else PATIENT_SECONDS
         if timeout is not None and timeout <= patience:
             return original(self, timeout)
         ready = original(self, patience)
@@ -95,8 +96,7 @@ def _select(original: Callable[..., Any]) -> Callable[..., Any]:
         rest = None if timeout is None else max(0.0, timeout - patience)
         began = now()
         ready = _idle(seam, loop, lambda: original(self, rest), rest)
-        in_vain = now() - began < VAIN_SECONDS * SECOND
-        patience = min(2 * patience, LONGEST_SECONDS) if in_vain else IDLE_SECONDS
+        vain = vain + 1 if now() - began < VAIN_SECONDS * SECOND else 0
         return ready
 
     call.__nowedge_original__ = original  # type: ignore[attr-defined]
