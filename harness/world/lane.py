@@ -144,6 +144,7 @@ class _Run:
         self._proxy_begun = False
         self._look: DoubleLook | None = None
         self._left, self._moved = 0.0, False
+        self._standing: tuple[dict[str, int], int] = ({}, 0)
         self._stacks: dict[str, str] = {}
         self._why: str = "budget"
         self._clean: wire.Cleaned | None = None
@@ -213,7 +214,7 @@ class _Run:
             if self._client_ended():
                 self._let_leave()
                 return
-            reached = sum(found.progress for found in self._regions.values())
+            reached = self._progress()
             if reached != progress:
                 progress, quiet_since, pause = reached, now(), QUIET
                 self._suspected_since = None
@@ -222,20 +223,27 @@ class _Run:
                 ends = self._double_look()
                 if self._look is not None:
                     self._why = "wedge"
-                    self._leave_alone(progress)
+                    self._leave_alone()
                     if self._lane.stacks:
                         self._stacks = stacks.collect(self._alive, self._folder)
                     return
                 pause = min(pause * 3 // 2, LOOK_AGAIN_MAX)
                 next_look = max(now() + pause, min(ends or 0, now() + 2 * SECOND))
 
-    def _leave_alone(self, progress: int) -> None:
-        """Watches a wedge for as long as was asked, and notes whether anything moved after all."""
-        began, alive = now(), self._alive
+    def _leave_alone(self) -> None:
+        """Watches a wedge for as long as was asked, and notes whether anything moved after all.
+
+        What moved before the first of the two looks, be it a moment, is none of the wedge's.
+        """
+        began = now()
         while not self._moved and seconds_since(began) < self._lane.leave:
             self.receive(began + int(self._lane.leave * SECOND))
-            self._moved = self._alive != alive or sum(found.progress for found in self._regions.values()) != progress
+            self._moved = (self._alive, self._progress()) != self._standing
         self._left = seconds_since(began) if self._lane.leave else 0.0
+
+    def _progress(self) -> int:
+        """How many calls at the seam have succeeded in all processes together."""
+        return sum(found.progress for found in self._regions.values())
 
     @property
     def _alive(self) -> dict[str, int]:
@@ -331,6 +339,7 @@ class _Run:
         if outsiders is None:
             return None
         sleep_until(first.ended + gap)
+        standing = self._alive, self._progress()
         second = self._look_once()
         if second is None:
             return None
@@ -344,7 +353,7 @@ class _Run:
         if tested.ends_at is None:
             certificate = waits.examine(self._history(events, looks, now()), self._target)
             if certificate is not None and self._stands(certificate.grade, looks):
-                self._look = looks
+                self._look, self._standing = looks, standing
         return tested.ends_at
 
     def _stands(self, grade: str, looks: DoubleLook) -> bool:
