@@ -52,7 +52,7 @@ def summary(result: Enumeration) -> str:
     cells = len(result.grid.cells)
     return (
         f"{result.phase}  tp={result.tp} relay={result.relay}  {result.settled} of {cells} cells settled   "
-        f"{plural(result.runs, 'run')} in {result.seconds:.0f} s"
+        f"{plural(result.runs, 'run')} in {result.seconds:.0f} s   nothing broken: {result.grid.dry}"
     )
 
 
@@ -67,6 +67,7 @@ def heat_object(result: Enumeration) -> dict[str, Any]:
         "settled": result.settled,
         **{colour: result.colours[colour] for colour in MARKS},
         "impossible": list(result.grid.impossible),
+        "dry": result.grid.dry.words,
         "runs": result.runs,
         "seconds": result.seconds,
         "grid": [

@@ -74,11 +74,15 @@ class Cell(Struct, frozen=True):
 
 
 class Grid(Struct, frozen=True):
-    """All cells of a phase. ``impossible`` names what no plan can say: a fault that makes no sense at its place."""
+    """All cells of a phase. ``impossible`` names what no plan can say: a fault that makes no sense at its place.
+
+    ``dry``: what the runs came to in which nothing was broken.
+    """
 
     cells: tuple[Cell, ...]
     places: Places
     impossible: tuple[str, ...]
+    dry: Tally = Tally(0, {})
 
 
 class Coloured(Struct, frozen=True):
@@ -139,7 +143,7 @@ class Enumeration(Struct, frozen=True):
     def exit_code(self) -> int:
         """1 with a red cell, 4 with an unknown one or one that was not run, 3 with one that was missed, else 0."""
         colours = self.colours
-        if colours["red"]:
+        if colours["red"] or any(red.trial.verdict.exit_code == EXIT_FAILED for red in self.reds):
             return EXIT_FAILED
         if colours["unknown"] or len(self.done) < len(self.grid.cells):
             return EXIT_UNKNOWN
@@ -170,18 +174,30 @@ class Enumerator:
         self._failures: dict[tuple[str, str], list[Trial]] = {}
 
     def learn(self) -> Grid:
-        """Runs the phase with nothing broken, and makes the cells. Raises PlanError if it fails by itself."""
+        """Runs the phase with nothing broken, and makes the cells from the runs that came through.
+
+        Raises PlanError if none did. One that failed by itself is a failure like that of a cell.
+        """
         observed = structs.replace(self._plan, observe=self._target.links(self._plan))
-        histories: dict[str, list[History]] = {self._plan.digest: [], observed.digest: []}
+        through: dict[str, list[History]] = {self._plan.digest: [], observed.digest: []}
+        verdicts = []
         with closing(trials(self._world, [self._plan, observed] * DRY_RUNS)) as runs:
             for trial in runs:
                 self._runs += 1
-                histories[trial.plan.digest].append(trial.history)
-        try:
-            places = learn(self._phase, histories[self._plan.digest], histories[observed.digest])
-        except ValueError as error:
-            raise PlanError(f"{error}: it fails with nothing broken, so there is nothing to enumerate") from None
-        return self._grid(places)
+                verdicts.append(trial.verdict)
+                self._note(trial)
+                if self._phase.is_passed_by(trial.history):
+                    through[trial.plan.digest].append(trial.history)
+        plain, watched = through[self._plan.digest], through[observed.digest]
+        if not plain or not watched:
+            words = Tally.of(verdicts)
+            raise PlanError(f"phase {self._phase.name}: with nothing broken {words}, so there is nothing to enumerate")
+        return structs.replace(self._grid(learn(self._phase, plain, watched)), dry=Tally.of(verdicts))
+
+    def _note(self, trial: Trial) -> None:
+        verdict = trial.verdict
+        if verdict.exit_code in (EXIT_FAILED, EXIT_UNKNOWN):
+            self._failures.setdefault((verdict.word, verdict.fingerprint), []).append(trial)
 
     def _grid(self, places: Places) -> Grid:
         cells, impossible = [], []
@@ -228,21 +244,26 @@ class Enumerator:
                 self._done[trial.plan.digest] = Coloured(
                     cell, colour_of(trial), 1 + (before.runs if before else 0), verdict
                 )
-                if verdict.exit_code in (EXIT_FAILED, EXIT_UNKNOWN):
-                    self._failures.setdefault((verdict.word, verdict.fingerprint), []).append(trial)
+                self._note(trial)
                 self._watch(sum(one.settled for one in self._done.values()), total)
 
     def _reds(self, grid: Grid) -> tuple[Red, ...]:
         """Distinct failures, those with the most cells first; one that came to something else again is left out."""
         cells = {cell.plan.digest: cell for cell in grid.cells}
+        bare = Cell(f"any place of {self._phase.name}", "nothing", self._plan)
         found = []
         for failed in self._failures.values():
-            stayed = [trial for trial in failed if self._done[trial.plan.digest].colour not in ("served", "refused")]
+            stayed = [trial for trial in failed if self._stays(trial)]
             digests = dict.fromkeys(trial.plan.digest for trial in stayed)
             if stayed:
                 tally = Tally.of([trial.verdict for trial in stayed])
-                found.append(Red(stayed[0], tuple(cells[digest] for digest in digests), tally))
+                found.append(Red(stayed[0], tuple(cells.get(digest, bare) for digest in digests), tally))
         return tuple(sorted(found, key=lambda red: -len(red.cells)))
+
+    def _stays(self, trial: Trial) -> bool:
+        """Whether a failed run still counts: its cell has come to nothing better since, or it is of no cell."""
+        cell = self._done.get(trial.plan.digest)
+        return cell is None or cell.colour not in ("served", "refused")
 
 
 def _cells(plan: Plan, places: Places) -> Iterator[Cell]:

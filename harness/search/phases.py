@@ -53,6 +53,10 @@ class Phase(Struct, frozen=True):
             target=target,
         )
 
+    def is_passed_by(self, history: History) -> bool:
+        """Whether a run has come through the phase."""
+        return all(mark is None or mark.first(history) is not None for mark in (self.since, self.until))
+
     def window(self, history: History) -> tuple[int, int]:
         """From when to when the phase lasted in a run (nanoseconds); ValueError if the run has not come through it."""
         begin = history.began if self.since is None else self.since.first(history)

@@ -218,6 +218,32 @@ def test_an_interrupted_enumeration_keeps_what_it_has(monkeypatch: pytest.Monkey
     assert found.exit_code == 4, "what was not run is not known"
 
 
+class Scripted(FakeWorld):
+    """A world in which every run starts, binds one socket, and is ready."""
+
+    def run(self, plan: Plan) -> History:
+        super().run(plan)
+        return structs.replace(history([*STARTED, call(2, "dp0.rank0", "relay.bind")]), plan=plan)
+
+
+def test_a_run_that_fails_although_nothing_was_broken_is_a_failure_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Plan] = []
+
+    def judge(history: History) -> Verdict:
+        seen.append(history.plan)
+        return wedge_of(history.plan) if len(seen) == 2 else verdict_of(history.plan)
+
+    monkeypatch.setattr(trial, "judge", judge_by(judge))
+    one = Enumerator(Scripted(), get("engine"), HANDSHAKE, HANDSHAKE.plan(2, "pushpull"))
+    grid = one.learn()
+    assert grid.dry.words == {"passed": 7, "wedged (proved)": 1}
+    found = one.run(grid)
+    assert [(cell.row, cell.column) for red in found.reds for cell in red.cells] == [
+        ("any place of handshake", "nothing")
+    ]
+    assert found.exit_code == 1
+
+
 def test_a_phase_that_fails_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "judge", judge_by(lambda seen: verdict_of(seen.plan)))
     with pytest.raises(PlanError, match="nothing to enumerate"):
