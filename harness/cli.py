@@ -20,6 +20,7 @@ from harness.verdict import EXIT_FAILED, EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_PA
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from harness.bug import Bug
     from harness.plan import Plan
     from harness.scenario import Scenario
 
@@ -93,13 +94,9 @@ def hunt(
 
     seconds = parse_seconds(time) if time is not None else (None if plans is not None else 60.0)
     ranks = _range(tp)
-    seeded = scenario.bug(bug) if bug is not None else None
+    seeded, relay = _seeded(bug, relay, ranks, start)
     if seeded is not None and relay == CANARY_RELAY:
         raise scenario.ScenarioError(f"--relay {relay} is the canary's own, and is hunted without bugs")
-    relay = relay or (seeded.relay if seeded is not None else "") or None
-    for least_or_most in ranks:
-        bare = _bare_plan(least_or_most, relay, start)
-        _checked(seeded.put_into(bare) if seeded is not None else bare)
     folder.usable(out)
     from harness.report import json as objects
     from harness.report import progress, tables
@@ -183,15 +180,12 @@ def enumerate(  # the command's name; the built-in of that name is not used here
     json: Json = False,
 ) -> None:
     """Do every fault at every place of a phase, one in each run, and colour what each comes to."""
-    from harness import folder, scenario
+    from harness import folder
     from harness.search import phases
     from harness.verdict import worst
 
     chosen = list(phases.PHASES.values()) if phase == "all" else [phases.get(phase)]
-    seeded = scenario.bug(bug) if bug is not None else None
-    relay = relay or (seeded.relay if seeded is not None else "") or None
-    bare = _bare_plan(tp, relay, start)
-    _checked(seeded.put_into(bare) if seeded is not None else bare)
+    seeded, relay = _seeded(bug, relay, (tp,), start)
     folder.usable(out)
     from harness.report import heat, progress
     from harness.search.enumerate import Enumerator
@@ -508,6 +502,20 @@ def _bare_plan(tp: int, relay: str | None, start: str | None) -> Plan:
     if start is not None:
         raw["topology"]["start"] = start
     return plans.from_builtins(raw)
+
+
+def _seeded(
+    bug: str | None, relay: str | None, ranks: Sequence[int], start: str | None
+) -> tuple[Bug | None, str | None]:
+    """The bug of that id, and the relay asked for, else the bug's own. Raises PlanError for what cannot be run so."""
+    from harness import scenario
+
+    seeded = scenario.bug(bug) if bug is not None else None
+    relay = relay or (seeded.relay if seeded is not None else "") or None
+    for count in ranks:
+        bare = _bare_plan(count, relay, start)
+        _checked(seeded.put_into(bare) if seeded is not None else bare)
+    return seeded, relay
 
 
 def _range(text: str) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from harness import folder, replay, scenario
 from harness import plan as plans
@@ -121,7 +121,7 @@ def write(what: Source, path: Path, runs: int) -> Shown:
 
 def shown_object(shown: Shown) -> dict[str, Any]:
     """The same as one JSON object."""
-    told: dict[str, Any] = {name: getattr(shown, name) for name in Shown.__struct_fields__}
+    told = structs.asdict(shown)
     return {"script": told.pop("path"), **told}
 
 

@@ -8,7 +8,7 @@ from harness.faults import AbortRace, Cancel, Close, Delay, Drop, DropClient, Fa
 from harness.instant import Instant
 from harness.plan import EngineOptions, Plan, Request, Topology, Workload
 from harness.search import sites
-from harness.search.strategies import BUDGET
+from harness.search.phases import BUDGET
 
 
 def cover(tp: tuple[int, int], relay: str, start: str = "fork", target: str = "engine") -> Iterator[Plan]:

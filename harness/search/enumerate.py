@@ -9,7 +9,7 @@ The enumeration is complete when each cell has come to one of the first three.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -141,7 +141,7 @@ class Enumeration(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """1 with a red cell, 4 with an unknown one or one that was not run, 3 with one that was missed, else 0."""
+        """1 with a red cell or dry run, 4 with a cell that is unknown or was not run, 3 with a missed one, else 0."""
         colours = self.colours
         if colours["red"] or any(red.trial.verdict.exit_code == EXIT_FAILED for red in self.reds):
             return EXIT_FAILED
@@ -294,8 +294,3 @@ def colour_of(trial: Trial) -> Colour:
         return "missed"
     told = outcome.endings(trial.history) or outcome.client_was_killed(trial.history)
     return "refused" if told else "served"
-
-
-def colours(done: Sequence[Coloured]) -> dict[tuple[str, str], Colour]:
-    """The colour of each cell by its row and column."""
-    return {(one.cell.row, one.cell.column): one.colour for one in done}

@@ -12,7 +12,7 @@ from harness.history import Event, History
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
 
 BUDGET = 20.0
-"""Seconds for a plan: far above the sum of the short timeouts."""
+"""Seconds for one plan of a search: far above the sum of the short timeouts, so that it is never the engine's own."""
 
 
 class Mark(Struct, frozen=True):

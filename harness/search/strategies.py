@@ -34,9 +34,7 @@ from harness.faults.cancel import At
 from harness.instant import Instant
 from harness.plan import MAX_TP, EngineOptions, Plan, PlanError, Request, Topology, Workload
 from harness.search import sites
-
-BUDGET = 20.0
-"""Seconds for one generated plan: far above the sum of the short timeouts, so that it is never the engine's own."""
+from harness.search.phases import BUDGET
 
 DELAY_TOTAL = 0.48
 """Seconds that all delays, holds and stops of a plan take together after start-up: half of the short step deadline.
