@@ -46,11 +46,6 @@ class Evidence:
         self._ratio += math.log(SURE / BY_LUCK) if same else math.log((1 - SURE) / (1 - BY_LUCK))
 
     @property
-    def favours(self) -> bool:
-        """Whether more speaks for the same failure than against it."""
-        return self._ratio > 0
-
-    @property
     def decided(self) -> bool | None:
         """Whether the plan fails in the same way; None while that is open."""
         bound = math.log((1 - ERROR) / ERROR)
@@ -122,9 +117,9 @@ class Shrinker:
             while chunk := list(islice(candidates, self._width)):
                 if self._runs + len(chunk) > self._max_runs:
                     return None
-                self._look(chunk)
+                failing = self._look(chunk)
                 for candidate in chunk:
-                    if self._of(candidate).favours and self._fails(candidate):
+                    if candidate.digest in failing and self._fails(candidate):
                         return candidate
         return None
 
@@ -149,12 +144,17 @@ class Shrinker:
     def _of(self, plan: Plan) -> Evidence:
         return self._evidence.setdefault(plan.digest, Evidence())
 
-    def _look(self, plans: Sequence[Plan]) -> None:
-        """Runs each plan once."""
+    def _look(self, plans: Sequence[Plan]) -> set[str]:
+        """Runs each plan once; the digests of those that failed in the same way."""
         self._runs += len(plans)
+        failing = set()
         with closing(trials(self._world, plans)) as runs:
             for trial in runs:
-                self._of(trial.plan).saw(self._same(trial.verdict))
+                same = self._same(trial.verdict)
+                self._of(trial.plan).saw(same)
+                if same:
+                    failing.add(trial.plan.digest)
+        return failing
 
     def _fails(self, plan: Plan) -> bool:
         """Whether the plan fails in the same way, from as many runs as it takes, a few at a time."""

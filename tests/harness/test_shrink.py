@@ -206,3 +206,16 @@ def test_settings_that_the_failure_does_not_need_go(monkeypatch: pytest.MonkeyPa
     smallest = Shrinker(FakeWorld(), wedged, max_runs=500).shrink(big).plan
     assert smallest.engine.config == {"page_size": 8}
     assert (smallest.seed, smallest.workload.utilities, smallest.observe) == (0, (), ())
+
+
+def test_what_does_not_fail_at_first_gets_a_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run of every reduction passes, though it should fail."""
+    runs: Counter[str] = Counter()
+
+    def late(plan: Plan) -> bool:
+        runs[plan.digest] += 1
+        return plan.topology.tp > 1 and holds(plan) and (plan.digest == BIG.digest or runs[plan.digest] > 1)
+
+    shrunk, _ = shrink_by(monkeypatch, late, max_runs=2000)
+    assert shrunk.plan.faults == (Hold(link="relay", frame="join", victim="dp0.rank1", or_after=1.0),)
+    assert shrunk.plan.topology.tp == 2
