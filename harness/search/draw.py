@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from harness.plan import Plan
-from harness.search.strategies import FAR
+from harness.search.drawing import FAR
 
 _BARREN = 30
 """Draws in a row that bring nothing new before a strategy counts as used up."""

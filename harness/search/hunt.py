@@ -21,6 +21,7 @@ from harness.search.canary import RELAY as CANARY_RELAY
 from harness.search.canary import Canary, sing
 from harness.search.cover import cover
 from harness.search.draw import draw
+from harness.search.passage import Passages, learnt, of_table
 from harness.search.score import Failure, Found, HuntResult, Score
 from harness.search.strategies import plans
 from harness.shrink import Shrinker
@@ -64,15 +65,23 @@ class HuntOptions(Struct, frozen=True):
         return self.relay or (self.bug.relay if self.bug is not None else "") or EngineOptions().relay
 
 
-def drawn(options: HuntOptions) -> Iterator[Plan]:
+def drawn(options: HuntOptions, passages: Passages = of_table) -> Iterator[Plan]:
     """The plans of a hunt in their order: the fixed ones, then drawn ones, without end; the same for the same seed."""
     fixed = cover(options.tp, options.hunted, options.start, options.target)
-    found = chain(fixed, _drawn(options, options.hunted, options.tp))
+    found = chain(fixed, _drawn(options, options.hunted, options.tp, passages))
     return found if options.bug is None else map(options.bug.put_into, found)
 
 
-def _drawn(options: HuntOptions, relay: str, tp: tuple[int, int]) -> Iterator[Plan]:
-    return draw(plans(tp=tp, relay=relay, target=options.target, start=options.start), options.seed)
+def learn(world: World, options: HuntOptions) -> Passages:
+    """What runs of the hunted engine pass, from dry runs: there faults are drawn."""
+    low, high = options.tp
+    return learnt(
+        world, options.hunted, range(low, high + 1), target=options.target, start=options.start, bug=options.bug
+    )
+
+
+def _drawn(options: HuntOptions, relay: str, tp: tuple[int, int], passages: Passages = of_table) -> Iterator[Plan]:
+    return draw(plans(tp=tp, relay=relay, target=options.target, start=options.start, passages=passages), options.seed)
 
 
 class Watcher(Protocol):
@@ -139,8 +148,11 @@ class Hunt:
 
     def _hunt(self) -> None:
         options = self._options
+        passages = learn(self._world, options)
         self._score = score = Score(options.bug)
-        with closing(trials(self._world, self._bounded(drawn(options)), scenario=NAME, seed=options.seed)) as runs:
+        with closing(
+            trials(self._world, self._bounded(drawn(options, passages)), scenario=NAME, seed=options.seed)
+        ) as runs:
             for trial in runs:
                 score.add(trial)
                 self._watcher.hunting(score)

@@ -37,7 +37,7 @@ class Phase(Struct, frozen=True):
 
     name: str
     title: str
-    workload: Workload
+    workload: Workload = Workload()
     faults: tuple[Fault, ...] = ()
     since: Mark | None = None
     until: Mark | None = None

@@ -17,7 +17,7 @@ from harness.history import History
 from harness.instant import Instant, Side
 from harness.search.phases import Phase
 
-Direction = Literal["to_binder", "to_connector"]
+Direction = Literal["to_binder", "to_connector", "either"]
 
 
 class FramePlace(Struct, frozen=True):
@@ -30,7 +30,7 @@ class FramePlace(Struct, frozen=True):
     direction: Direction
 
     def __str__(self) -> str:
-        arrow = "<-" if self.direction == "to_connector" else "->"
+        arrow = {"to_binder": "->", "to_connector": "<-", "either": "-"}[self.direction]
         return f"{self.victim} {arrow} {self.link}[{self.frame}]#{self.nth}"
 
 

@@ -1,0 +1,123 @@
+"""Passages: what a run of the engine passes for certain, so that a fault that is drawn there will fire.
+
+From the table of `harness.search.sites`, which needs no run, or learnt from dry runs: then it holds every instant of
+every role and every frame of every link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import TypeAlias
+
+from msgspec import Struct, structs
+
+from harness.bug import Bug
+from harness.history import History
+from harness.instant import Instant
+from harness.plan import EngineOptions, Plan, Request, Topology, Workload
+from harness.search import sites
+from harness.search.phases import BUDGET, Mark, Phase
+from harness.search.places import FramePlace, learn
+from harness.targets import get
+from harness.trial import trials
+from harness.world import World
+
+TOKENS = (1, 3, 6)
+"""Tokens of the first request for which passages are learnt; a plan uses the largest that it has."""
+
+
+class Passage(Struct, frozen=True):
+    """What every run passes: instants of the ranks, of the client program and of the demand at the end, and frames.
+
+    ``learnt``: from runs, so that another run may know a place more or less.
+    """
+
+    ranks: tuple[Instant, ...]
+    client: tuple[Instant, ...]
+    late: tuple[Instant, ...]
+    frames: tuple[FramePlace, ...]
+    learnt: bool = False
+
+
+Passages: TypeAlias = Callable[[int, str, int], Passage]
+"""The passage of a run of so many ranks, of that relay, whose first request is for so many tokens."""
+
+
+def of_table(ranks: int, relay: str, tokens: int) -> Passage:
+    """What the table knows."""
+    victims = [f"dp0.rank{rank}" for rank in range(1, ranks)]
+    steps = sites.certain_steps(relay, tokens)
+    frames = [
+        FramePlace(link, frame, victim, nth, "either")
+        for link, frame in (sites.frames(relay) if ranks > 1 else ())
+        for victim in victims
+        # Only step frames come a known number of times; of hellos there may be one.
+        for nth in range(1, (steps if frame == "step" else 1) + 1)
+    ]
+    return Passage(
+        sites.instants(ranks, relay, tokens), sites.client_instants(tokens), sites.late_instants(), tuple(frames)
+    )
+
+
+def learnt(
+    world: World,
+    relay: str,
+    sizes: Iterable[int],
+    *,
+    target: str = "engine",
+    start: str = "fork",
+    bug: Bug | None = None,
+) -> Passages:
+    """Learns the passages of runs of each of those sizes, from two runs for each, one with every link observed.
+
+    ``bug`` is seeded in the engine. Where a run does not come through by itself, the table has to do.
+    """
+    known: dict[tuple[int, int], Passage] = {}
+    plans = {(size, tokens): _plan(size, relay, tokens, target, start) for size in sizes for tokens in TOKENS}
+    if bug is not None:
+        plans = {key: bug.put_into(plan) for key, plan in plans.items()}
+    observed = {key: structs.replace(plan, observe=get(target).links(plan)) for key, plan in plans.items()}
+    seen: dict[str, History] = {}
+    with closing(trials(world, [*plans.values(), *observed.values()])) as runs:
+        for trial in runs:
+            seen[trial.plan.digest] = trial.history
+    for key, plan in plans.items():
+        with contextlib.suppress(ValueError):
+            known[key] = _passage(seen[plan.digest], seen[observed[key].digest])
+
+    def passage(ranks: int, of: str, tokens: int) -> Passage:
+        enough = max(count for count in TOKENS if count <= tokens)
+        return known.get((ranks, enough)) or of_table(ranks, of, tokens)
+
+    return passage
+
+
+_WORK = Phase("work", "from the first process until all that was asked is over", until=Mark("demand", "begin"))
+
+
+def _passage(plain: History, watched: History) -> Passage:
+    """What both runs pass; ValueError if one of them has not come through."""
+    places = learn(_WORK, [plain], [watched])
+    asked = Mark("request.sent").first(plain) or 0
+    when = {event.t for event in plain.of("client") if event.t >= asked}
+    client = [at for at in places.instants if at.role == "client" and _first(plain, at) in when]
+    ranks = [at for at in places.instants if at.role != "client" and at.site != "exit"]
+    return Passage(tuple(ranks), tuple(client), sites.late_instants(), places.frames, learnt=True)
+
+
+def _first(history: History, at: Instant) -> int:
+    """When a run first passed an instant (nanoseconds), -1 if it did not by that very name."""
+    sites_ = history.of(at.role, at.site, at.side)
+    return next((event.t for event in sites_ if event.n == at.n and (event.kind or None) == at.kind), -1)
+
+
+def _plan(ranks: int, relay: str, tokens: int, target: str, start: str) -> Plan:
+    return Plan(
+        topology=Topology(tp=ranks, start="spawn" if start == "spawn" else "fork"),
+        engine=EngineOptions(relay=relay),
+        workload=Workload(requests=(Request(prompt=(1,), max_tokens=tokens),)),
+        budget=BUDGET,
+        target=target,
+    )
