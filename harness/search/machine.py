@@ -1,8 +1,8 @@
 """A stateful machine over plans: each rule asks or breaks one thing more, and after each all of it is run and judged.
 
 A step never goes on with the processes of the one before: its plan is run from the start, so that what fails is a plan
-that can be kept and replayed, and Hypothesis shrinks the steps to the fewest. Every oracle judges every step, the demand
-at the end of the plan included: an engine that was asked, broken and healed has to serve.
+that can be kept and replayed, and Hypothesis shrinks the steps to the fewest. Every oracle judges every step, and so
+does the demand at the end of the plan: an engine that was asked, broken and healed has to serve.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from harness import plan as plans
 from harness.faults import Fault
 from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Workload
 from harness.report.terminal import finding
-from harness.search.drawing import DRAWERS, Chooser, Situation
+from harness.search.drawing import DRAWERS, TICK, Chooser, Situation
 from harness.search.passage import of_table
-from harness.search.strategies import BUDGET, DELAY_TOTAL, TICK
+from harness.search.strategies import BUDGET, DELAY_TOTAL
 from harness.targets import get
 from harness.trial import repeat
 from harness.verdict import EXIT_FAILED, Verdict
