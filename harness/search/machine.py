@@ -21,7 +21,8 @@ from harness.plan import EngineOptions, Plan, PlanError, Request, Topology, Work
 from harness.report.terminal import finding
 from harness.search.drawing import DRAWERS, TICK, Chooser, Situation
 from harness.search.passage import of_table
-from harness.search.strategies import BUDGET, DELAY_TOTAL
+from harness.search.phases import BUDGET
+from harness.search.strategies import DELAY_TOTAL
 from harness.targets import get
 from harness.trial import repeat
 from harness.verdict import EXIT_FAILED, Verdict
@@ -43,6 +44,7 @@ class PlanMachine(RuleBasedStateMachine):
     """Asks an engine for more and more, and breaks it more and more. Subclasses set ``world`` and what they want.
 
     ``plan`` is that of the last step, ``steps`` how many there were. Raises StepFailedError from the rule that failed.
+    A plan is judged once for each subclass: Hypothesis comes back to the same steps, and has to find them as they were.
     """
 
     world: ClassVar[World]
@@ -50,6 +52,10 @@ class PlanMachine(RuleBasedStateMachine):
     target: ClassVar[str] = "engine"
     most_ranks: ClassVar[int] = 3
     kinds: ClassVar[tuple[str, ...]] = tuple(DRAWERS)
+    _verdicts: ClassVar[dict[str, Verdict]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls._verdicts = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +107,9 @@ class PlanMachine(RuleBasedStateMachine):
             return  # what cannot be said in a plan is no step
         self.plan = plan
         self.steps += 1
-        verdict = self._judged(plan)
+        if plan.digest not in self._verdicts:
+            self._verdicts[plan.digest] = self._judged(plan)
+        verdict = self._verdicts[plan.digest]
         if verdict.exit_code == EXIT_FAILED:
             raise StepFailedError(finding(verdict).plain)
         note(f"step {self.steps}: {verdict.word}, {verdict.served} served, {verdict.refused} refused")

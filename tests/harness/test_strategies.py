@@ -127,7 +127,7 @@ def test_places_that_were_learnt_are_where_faults_are_drawn(world: RealWorld) ->
     assert {at.site for at in two.client} == {"input.send", "output.recv"}
     assert two == passages(2, "pushpull", 3), "the largest number of tokens that has been learnt"
     assert not passages(3, "pushpull", 1).learnt, "what was not run is from the table"
-    drawn = list(islice(draw(plans(tp=2, passages=passages), seed=2), 60))
+    drawn = list(islice(draw(plans(tp=2, passages=passages), seed=2), 200))
     for plan in drawn:
         fit_to_run(plan)
     links = {fault.link for plan in drawn for fault in plan.faults if isinstance(fault, OnFrames)}
