@@ -12,7 +12,7 @@ from msgspec import structs
 from harness import trial
 from harness.faults import Drop
 from harness.history import History
-from harness.plan import Plan, check
+from harness.plan import check
 from harness.search.machine import PlanMachine, StepFailedError
 from harness.verdict import Verdict
 from harness.world.real import RealWorld
