@@ -1,15 +1,17 @@
 """Records to frames and back: msgpack bodies, and the large arrays in them as frames of their own.
 
-A message is one body, then its aux frames. An array in a record becomes an extension in the body (code
-:data:`ARRAY`): its type, its shape, and either its content (below :data:`INLINE_BELOW` bytes) or the index of the aux
-frame that is its content. Nothing is copied on the way: an aux frame is the array's own memory, and a decoded array
-lies in the frame that brought it. There is no pickle.
+A message is one body, then its aux frames. A body ends with its checksum, so that a damaged one is an error and not
+other tokens. An array in a record becomes an extension in the body (code :data:`ARRAY`): its type, its shape, and
+either its content (below :data:`INLINE_BELOW` bytes) or the index of the aux frame that is its content. Nothing is
+copied on the way: an aux frame is the array's own memory, and a decoded array lies in the frame that brought it. Nor is
+its content checked: its owner may write to it until the send is over. There is no pickle.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -41,7 +43,27 @@ ITEM_SIZES = {
 }
 """Bytes of one number, by the name of its type in torch."""
 
+CHECKSUM_BYTES = 4
+"""A body's last bytes: the CRC-32 of those before them, little endian."""
+
 T = TypeVar("T")
+
+
+def packed(record: Any) -> bytes:
+    """The body of a record that holds no arrays. Raises TypeError, ValueError or OverflowError for any other."""
+    return _sealed(msgspec.msgpack.encode(record))
+
+
+def unsealed(body: Buffer) -> memoryview:
+    """A body without its checksum. Raises :class:`msgspec.DecodeError` if it is not the body's."""
+    content = memoryview(body)[:-CHECKSUM_BYTES]
+    if zlib.crc32(content) != int.from_bytes(body[-CHECKSUM_BYTES:], "little") or len(body) < CHECKSUM_BYTES:
+        raise msgspec.DecodeError("its checksum does not match")
+    return content
+
+
+def _sealed(content: bytes) -> bytes:
+    return content + zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little")
 
 
 class Array:
@@ -125,7 +147,7 @@ class Encoder:
         """
         self._aux = []
         try:
-            return [self._encoder.encode(record), *self._aux]
+            return [_sealed(self._encoder.encode(record)), *self._aux]
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
         finally:
@@ -160,7 +182,7 @@ class Decoder(Generic[T]):
             raise msgspec.DecodeError("a message without frames")
         self._aux, self._used = frames[1:], 0
         try:
-            record = self._decoder.decode(frames[0])
+            record = self._decoder.decode(unsealed(frames[0]))
             if self._used != len(self._aux):
                 raise msgspec.DecodeError(f"{len(self._aux)} aux frames, of which {self._used} are used")
             return record

@@ -1,7 +1,7 @@
 """Wire records and sentinels.
 
-Bodies are msgpack arrays, made and read by :mod:`engine.codec`; arrays of numbers in them may travel as aux frames
-behind the body. The links of one engine and the frames on them:
+Bodies are msgpack arrays and a checksum, made and read by :mod:`engine.codec`; arrays of numbers in them may travel as
+aux frames behind the body. The links of one engine and the frames on them:
 
 - `startup` (rank 0 to the launcher and back): one record of :data:`Startup` each, HELLO, INIT, READY.
 - `input` (client to rank 0, after the ROUTER's identity frame): a type byte (:class:`MessageType`), a body

@@ -17,7 +17,7 @@ import msgspec
 import zmq
 
 from engine.clock import Deadline
-from engine.codec import Decoder, Encoder
+from engine.codec import Decoder, Encoder, packed, unsealed
 from engine.core import Message, StepResult
 from engine.errors import InputError
 from engine.lifeline import Lifeline
@@ -92,7 +92,7 @@ class Incoming:
     def abort(cls, request_ids: list[str], client_index: int) -> Incoming:
         """What rank 0 itself puts in for a client that has left: an ABORT that no client has numbered."""
         message = Abort(0, request_ids, client_index)
-        return cls(MessageType.ABORT.value, [msgspec.msgpack.encode(message)], message)
+        return cls(MessageType.ABORT.value, [packed(message)], message)
 
     @property
     def size(self) -> int:
@@ -134,7 +134,7 @@ class Port:
         """Connect both, and greet the client over `input` so that it knows this engine's identity."""
         self.input.connect(input_address)
         self.output.connect(output_address)
-        self.input.send(msgspec.msgpack.encode(welcome))
+        self.input.send(packed(welcome))
 
     def receive(self) -> None:
         """Take in what has come. Raises :class:`InputError` for a message that is not the next one."""
@@ -241,13 +241,13 @@ class Port:
     def _answer_unreadable(self, kind: bytes, body: bytes, error: Exception) -> None:
         try:
             if kind == MessageType.ADD.value:
-                add = msgspec.msgpack.decode(body, type=_LooseAdd)
+                add = msgspec.msgpack.decode(unsealed(body), type=_LooseAdd)
                 self._count(add.number, add.client_index)
                 text = f"the request cannot be read: {error}"
                 self.send([RequestOutput(add.request.request_id, [], FinishReason.ERROR, text, ErrorKind.INVALID)])
                 return
             if kind == MessageType.UTILITY.value:
-                call = msgspec.msgpack.decode(body, type=_LooseUtility)
+                call = msgspec.msgpack.decode(unsealed(body), type=_LooseUtility)
                 self._count(call.number, call.client_index)
                 method = call.method if isinstance(call.method, str) else "unknown"
                 self.send([], UtilityOutput(call.call_id, failed(method, f"the call cannot be read: {error}")))

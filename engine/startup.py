@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from engine.clock import Deadline, now
+from engine.codec import packed, unsealed
 from engine.config import Launch
 from engine.control import config_digest, engine_version
 from engine.errors import DeadlineExceeded, HandshakeError
@@ -62,7 +63,7 @@ class StartupLink:
         if len(frames) != 1:
             raise HandshakeError(f"startup: an answer of {len(frames)} frames, expected one INIT")
         try:
-            record: Startup = msgspec.msgpack.decode(frames[0], type=Startup)
+            record: Startup = msgspec.msgpack.decode(unsealed(frames[0]), type=Startup)
         except msgspec.MsgspecError as error:
             raise HandshakeError(f"startup: an answer that cannot be read, expected INIT: {error}") from error
         if not isinstance(record, Init):
@@ -78,4 +79,4 @@ class StartupLink:
         return record
 
     def _send(self, record: Hello | EngineReady) -> None:
-        self._socket.send(msgspec.msgpack.encode(record))
+        self._socket.send(packed(record))

@@ -14,7 +14,7 @@ import zmq
 
 from engine.client.ownership import Ownership
 from engine.clock import Deadline
-from engine.codec import Decoder, Encoder
+from engine.codec import Decoder, packed
 from engine.config import Launch
 from engine.control import config_digest, engine_version
 from engine.death import furthest_behind, has_failed, settle
@@ -139,7 +139,7 @@ class Handshake:
         )
         init = Init(self._launch.epoch, inputs, outputs)
         with contextlib.suppress(zmq.ZMQError):  # it is gone by now, and its exit says how
-            frames = [self._identity, *Encoder().encode(init)]
+            frames = [self._identity, packed(init)]
             blocking(self._resources.startup).send_multipart(frames, zmq.DONTWAIT)
 
     def _error(self, cause: str) -> StartupError:

@@ -2,7 +2,8 @@
 
 `python -m harness.bench.bare ADDRESS` is the other end, a process with an asyncio PUSH: each line on its standard input
 is a :class:`harness.bench.streams.Batch` in JSON, and it sends the messages that an echo engine answers such a batch
-with, encoded by `msgspec.msgpack`, equal to the last byte. It ends with its standard input.
+with, encoded by `msgspec.msgpack`, equal to the last byte; at the checksums nobody here looks. It ends with its
+standard input.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from engine.codec import CHECKSUM_BYTES, packed
 from engine.messages import Outputs
 from harness.bench import BenchError
 from harness.bench.streams import Batch, Tally, Turns
@@ -66,7 +68,7 @@ class Floor:
             async with asyncio.timeout(LIMIT):
                 while not tally.done:
                     frames = await self._socket.recv_multipart()
-                    tally.count(self._decoder.decode(frames[0]))
+                    tally.count(self._decoder.decode(frames[0][:-CHECKSUM_BYTES]))
         except TimeoutError:
             raise BenchError(f"client: the bare sockets did not carry the messages within {LIMIT:g} s") from None
         return tally
@@ -112,7 +114,7 @@ class ThreadAndQueue:
                     frames = self._socket.recv_multipart()
                 except zmq.ContextTerminated:
                     return
-                self._queue.put(decoder.decode(frames[0]))
+                self._queue.put(decoder.decode(frames[0][:-CHECKSUM_BYTES]))
 
     async def _get(self) -> Outputs:
         try:
@@ -138,7 +140,6 @@ async def _send(address: str) -> None:
     socket = zmq.asyncio.Context.instance().socket(zmq.PUSH)
     socket.set_hwm(0)
     socket.connect(address)
-    encoder = msgspec.msgpack.Encoder()
     number = 0
     for line in sys.stdin.buffer:  # nothing else runs on this loop
         turns = Turns()
@@ -146,7 +147,7 @@ async def _send(address: str) -> None:
             turns.add(request)
         while turns:
             number += 1
-            await socket.send_multipart([encoder.encode(Outputs(number, 0, [turns.take()[1]]))])
+            await socket.send_multipart([packed(Outputs(number, 0, [turns.take()[1]]))])
     socket.close(linger=0)
 
 

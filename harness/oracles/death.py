@@ -1,9 +1,9 @@
 """DEATH: a death reaches everybody, once and for ever the same; and nothing else is called one.
 
 After a fatal fault every unfinished request ends with EngineDeadError (StartupError before readiness); every later call
-repeats it (I10 to I14); every surviving rank leaves by itself with the engine's exit code for a dead peer. After mild
-faults, shorter together than the engine's deadlines, the engine must serve. After lossy faults it may refuse, with a
-typed error. Whom the error names is for CAUSE to judge.
+repeats it (I10 to I14); every surviving rank leaves by itself with the engine's exit code for a dead peer, or as it has
+to if what comes to it is broken as well. After mild faults, shorter together than the engine's deadlines, the engine
+must serve. After lossy faults it may refuse, with a typed error. Whom the error names is for CAUSE to judge.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def _survivors(history: History, target: Target) -> list[Finding]:
     leaving = next((e.t for e in history.of("client", "shutdown") if e.kind == "begin"), None)
     if leaving is not None and leaving < outcome.killed_at(history):
         return []  # the engine was already asked to stop: its ranks leave in order, not for a peer
-    findings = []
+    findings, refusing = [], outcome.refusing(history)
     for process in history.processes:
         if process.role == "client" or process.role.removesuffix(AGAIN) in dead or process.status is None:
             continue
         if process.status == -signal.SIGTERM and not _had_begun(history, process.role):
             continue  # it cannot leave by itself before it runs
-        if process.ended_by == "itself" and _ran_out(history, target, process):
+        if process.ended_by == "itself" and (_ran_out(history, target, process) or process.role in refusing):
             continue
         if process.ended_by != "itself" or not target.left_for_a_peer(process.status):
             how = target.exit_meaning(process.status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -296,18 +297,35 @@ def is_fatal(fault: Fault, history: History) -> bool:
 
 
 def blamable(history: History) -> tuple[str, ...]:
-    """The roles that an error may name: what was killed, or else whoever is on the path of a lossy or long fault.
+    """The roles that an error may name: what was killed, and whoever is on the path of a lossy or long fault.
 
     A stopped role is the one that keeps the others waiting, so it alone. Who finds a squatter, or that a file is
     missing, may be anybody. Whose part of a collective was wrong gloo tells nobody: of two ranks each takes the other
-    for it, of several the error need name none. A client that breaks its own engine is the culprit itself.
+    for it, of several the error need name none. A client that breaks its own engine is the culprit itself. Beside a
+    death counts only what can end an engine by itself.
     """
     dead, did = killed(history), fired(history)
     if any(_breaks_its_own(fault) for fault in did):
         return tuple(dict.fromkeys(("client", *dead)))
     did = [fault for fault in did if not isinstance(fault, OnClient)]
-    if dead or not did:
-        return dead
+    if dead:
+        did = [fault for fault in did if math.isinf(fault.cost) and not is_fatal(fault, history)]
+    return tuple(dict.fromkeys((*dead, *_on_the_path(history, did))))
+
+
+def refusing(history: History) -> frozenset[str]:
+    """The roles at either end of a link on which a fault has lost, changed or repeated something.
+
+    What comes there may be such that the role has to leave by itself, whoever else dies meanwhile.
+    """
+    did = [fault for fault in fired(history) if isinstance(fault, OnFrames) and math.isinf(fault.cost)]
+    return frozenset(role for fault in did for role in (fault.victim, get(history.plan.target).binder(fault.link)))
+
+
+def _on_the_path(history: History, did: Sequence[Fault]) -> tuple[str, ...]:
+    """The roles that an error may name for these faults, none of which has ended its victim."""
+    if not did:
+        return ()
     ranks = history.plan.topology.ranks
     if any(isinstance(fault, OnCollectives) for fault in did):
         return ranks if len(ranks) == 2 else (*ranks, "")

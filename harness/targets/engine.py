@@ -15,6 +15,7 @@ from engine import endpoints
 from engine import relay as relays
 from engine.claim import Claim
 from engine.client.resources import LAST_LIMIT, REST_LIMIT
+from engine.codec import CHECKSUM_BYTES, packed
 from engine.config import PROFILES, EngineConfig, Timeouts
 from engine.death import SETTLE
 from engine.errors import ConfigError, ExitCode
@@ -418,7 +419,7 @@ def _input_kind(frames: Sequence[bytes]) -> Kind:
 
 def _startup_kind(frames: Sequence[bytes]) -> Kind:
     try:
-        tag = msgspec.msgpack.decode(frames[-1])[0] if frames else None
+        tag = msgspec.msgpack.decode(_content(frames[-1]))[0] if frames else None
     except (msgspec.MsgspecError, IndexError, TypeError):
         return _UNKNOWN
     return Kind(_STARTUP_KINDS.get(tag, "?") if isinstance(tag, int) else "?")
@@ -436,15 +437,20 @@ _numbered = msgspec.msgpack.Decoder(_Numbered).decode
 def _of_another_run(frames: Sequence[bytes], place: int) -> list[bytes]:
     """A record with an epoch at that place of its array, of another epoch; what is no such record, unchanged."""
     try:
-        fields = msgspec.msgpack.decode(frames[-1], type=list[Any])
+        fields = msgspec.msgpack.decode(_content(frames[-1]), type=list[Any])
         fields[place] ^= _FOREIGN_BITS
     except (msgspec.MsgspecError, IndexError, TypeError):
         return list(frames)
-    return [*frames[:-1], msgspec.msgpack.encode(fields)]
+    return [*frames[:-1], packed(fields)]
+
+
+def _content(body: bytes) -> bytes:
+    """A body without its checksum, whether that is right or not."""
+    return body[:-CHECKSUM_BYTES]
 
 
 def _first_number(body: bytes) -> int | None:
     try:
-        return _numbered(body).number
+        return _numbered(_content(body)).number
     except msgspec.MsgspecError:
         return None

@@ -56,6 +56,7 @@ class Deeds:
         self._relieve = relieve
         self._stops: list[_Stopping] = []
         self._killing: list[int] = []
+        self._again: list[str] = []
         self._limits: list[LimitFault] = []
         self._processes: Mapping[str, Process] = {}
         self._healed = False
@@ -78,6 +79,12 @@ class Deeds:
         """How many deeds are still to take hold, or will end by the clock: while there is one, more can happen."""
         return len(self._killing) + sum(not stop.stood or stop.due is not None for stop in self._stops)
 
+    @property
+    def bearing(self) -> bool:
+        """Whether a process is still to begin in the place of another."""
+        restarts = any(isinstance(self._plan.faults[index], Restart) for index in self._killing)
+        return restarts or any(role not in self._processes for role in self._again)
+
     def next(self) -> int | None:
         """When there is something to do (nanoseconds), None if only a call can bring it."""
         times = [now() + _LOOK_AGAIN if not stop.stood else stop.due for stop in self._stops]
@@ -98,6 +105,7 @@ class Deeds:
                 if isinstance(self._plan.faults[index], Restart):
                     victim = self._plan.faults[index].victim
                     self._tell(wire.Again(victim, victim + AGAIN))
+                    self._again.append(victim + AGAIN)
                 self._flags.raise_(index)
         for stop in list(self._stops):
             if not stop.stood:

@@ -251,8 +251,9 @@ class _Run:
         return {role: process.pid for role, process in self._processes.items() if process.status is None}
 
     def ended(self) -> bool:
-        """Whether every process that was started has ended (and at least one was)."""
-        return bool(self._processes) and all(process.status is not None for process in self._processes.values())
+        """Whether every process that was started has ended (and at least one was), and none is still to begin."""
+        ended = bool(self._processes) and all(process.status is not None for process in self._processes.values())
+        return ended and not self._deeds.bearing
 
     def _client_ended(self) -> bool:
         client = self._processes.get("client")

@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from engine.clock import Deadline
+from engine.codec import packed, unsealed
 from engine.config import Launch
 from engine.endpoints import Endpoints
 from engine.launch import Rank, Ranks
@@ -72,7 +73,7 @@ class Bare:
         """What rank 0 says next on `startup`."""
         assert self.startup.poll(PATIENCE), "rank 0 says nothing"
         self._identity, body = self.startup.recv_multipart()
-        record: Startup = msgspec.msgpack.decode(body, type=Startup)
+        record: Startup = msgspec.msgpack.decode(unsealed(body), type=Startup)
         return record
 
     def init(self, epoch: int = EPOCH) -> Init:
@@ -82,7 +83,7 @@ class Bare:
 
     def answer(self, *frames: bytes) -> None:
         """Say something on `startup`: the INIT that it should be, unless other frames are given."""
-        self.startup.send_multipart([self._identity, *(frames or (msgspec.msgpack.encode(self.init()),))])
+        self.startup.send_multipart([self._identity, *(frames or (packed(self.init()),))])
 
     def until_ready(self) -> None:
         """The whole start, as it should be."""

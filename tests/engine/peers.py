@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from engine.codec import Array, Decoder, Encoder
+from engine.codec import Array, Decoder, Encoder, unsealed
 from engine.messages import (
     Abort,
     Add,
@@ -48,7 +48,7 @@ class Peer:
         assert self.input.poll(PATIENCE)
         identity, body = self.input.recv_multipart()
         assert identity == engine_identity(0)
-        return msgspec.msgpack.decode(body, type=Welcome)
+        return msgspec.msgpack.decode(unsealed(body), type=Welcome)
 
     # ---- what it sends ----
 

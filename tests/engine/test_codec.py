@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import zlib
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.codec import INLINE_BELOW, ITEM_SIZES, Array, Decoder, Encoder, prove_sendable
+from engine.codec import INLINE_BELOW, ITEM_SIZES, Array, Decoder, Encoder, packed, prove_sendable
 from engine.messages import Add, Logprobs, Outputs, Request, SamplingParams, Startup, UtilityOutput
 
 SIZES = st.sampled_from((0, 1, INLINE_BELOW - 8, INLINE_BELOW, INLINE_BELOW + 8, 65_536, 2**20, 2**20 + 8))
@@ -100,8 +101,8 @@ def test_what_is_no_message_is_refused() -> None:
         [body, first[:-1], second],
         [body[:-1], first, second],
         [b"\xc1", first, second],
-        [msgspec.msgpack.encode([None, [], msgspec.msgpack.Ext(1, b"pickle")])],
-        [msgspec.msgpack.encode([None, [], msgspec.msgpack.Ext(3, b"\x00")])],
+        [packed([None, [], msgspec.msgpack.Ext(1, b"pickle")])],
+        [packed([None, [], msgspec.msgpack.Ext(3, b"\x00")])],
         [_with_array("int8", [2], 0), b"xx", b"yy"],
         [_with_array("object", [1], b"x")],
         [_with_array("int8", [-1, -1], b"x")],
@@ -114,15 +115,29 @@ def test_what_is_no_message_is_refused() -> None:
 
 
 def _with_array(dtype: str, shape: list[int], content: int | bytes) -> bytes:
-    packed = msgspec.msgpack.encode((dtype, shape, content))
-    return msgspec.msgpack.encode([msgspec.msgpack.Ext(3, packed), [], None])
+    array_ = msgspec.msgpack.encode((dtype, shape, content))
+    return packed([msgspec.msgpack.Ext(3, array_), [], None])
 
 
-@given(st.binary(max_size=200), st.lists(st.binary(max_size=20), max_size=2))
-def test_any_bytes_are_a_record_or_refused(body: bytes, aux: list[bytes]) -> None:
+@given(st.binary(max_size=200), st.lists(st.binary(max_size=20), max_size=2), st.booleans())
+def test_any_bytes_are_a_record_or_refused(content: bytes, aux: list[bytes], damaged: bool) -> None:
+    checksum = (zlib.crc32(content) ^ damaged).to_bytes(4, "little")
     for kind in (Record, Outputs, Add, Startup):
         with contextlib.suppress(msgspec.MsgspecError):
-            Decoder(kind).decode([body, *aux])  # type: ignore[arg-type]
+            Decoder(kind).decode([content + checksum, *aux])  # type: ignore[arg-type]
+            assert not damaged
+
+
+@pytest.mark.parametrize("record", [Outputs(1, 0, []), Add(7, Request("a", [1, 2]))])
+def test_whatever_byte_of_a_body_is_damaged_it_is_refused(record: Outputs | Add) -> None:
+    whole = packed(record)
+    assert Decoder(type(record)).decode([whole]) == record == Decoder(type(record)).decode(Encoder().encode(record))
+    for place in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            with pytest.raises(msgspec.MsgspecError, match="checksum"):
+                Decoder(type(record)).decode([damaged])
 
 
 def test_what_cannot_be_sent_is_refused_by_the_sender() -> None:

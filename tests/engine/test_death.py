@@ -10,11 +10,11 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from unittest import mock
 
-import msgspec
 import pytest
 import zmq
 
 from engine.client.aio import AsyncMPClient
+from engine.codec import packed
 from engine.core import EngineCore, StepResult
 from engine.errors import EngineDeadError, ExitCode
 from engine.llm import AsyncLLM
@@ -177,8 +177,8 @@ def test_a_dying_rank_0_sends_one_dead_frame_behind_its_outputs(tmp_path: object
     ("frames", "text"),
     [
         ([b"\xc1garbage"], "cannot be read"),
-        ([msgspec.msgpack.encode(Outputs(9, 0, []))], "output 9 after 0, expected 1"),
-        ([msgspec.msgpack.encode(Outputs(1, 0, [])), b"more"], "1 aux frames, of which 0 are used"),
+        ([packed(Outputs(9, 0, []))], "output 9 after 0, expected 1"),
+        ([packed(Outputs(1, 0, [])), b"more"], "1 aux frames, of which 0 are used"),
     ],
 )
 def test_an_output_frame_that_is_not_the_next_one_is_death(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine.clock import Deadline
-from engine.codec import Array, Decoder, Encoder
+from engine.codec import Array, Decoder, Encoder, packed
 from engine.core import StepResult
 from engine.errors import InputError
 from engine.messages import (
@@ -165,19 +165,19 @@ def test_what_came_in_aux_frames_goes_on_in_one_body(client: Client) -> None:
         ([b"\x07", b"\x91\x01"], "input.1 message of unknown type 07"),
         ([b"", b"\x91\x01"], "input.1 message of unknown type nothing"),
         ([b"\x00", b"\xc1"], "input.1 message of type 00 cannot be read"),
-        ([b"\x00", msgspec.msgpack.encode([1])], "input.1 message of type 00 cannot be read"),
-        ([b"\x00", msgspec.msgpack.encode([True, ["a", 5]])], "input.1 message of type 00 cannot be read"),
-        ([b"\x00", msgspec.msgpack.encode([1, [5, [1]]])], "input.1 message of type 00 cannot be read"),
-        ([b"\x01", msgspec.msgpack.encode([1, "a"])], "input.1 message of type 01 cannot be read"),
-        ([b"\x03", msgspec.msgpack.encode([1, 1, "call", "echo"])], "input.1 message of type 03 cannot be read"),
+        ([b"\x00", packed([1])], "input.1 message of type 00 cannot be read"),
+        ([b"\x00", packed([True, ["a", 5]])], "input.1 message of type 00 cannot be read"),
+        ([b"\x00", packed([1, [5, [1]]])], "input.1 message of type 00 cannot be read"),
+        ([b"\x01", packed([1, "a"])], "input.1 message of type 01 cannot be read"),
+        ([b"\x03", packed([1, 1, "call", "echo"])], "input.1 message of type 03 cannot be read"),
         ([b"\x03", b"\x95\1\1\1\xa1x" + b"\x91" * 9999 + b"\0"], "input.1 message of type 03 cannot be read"),
-        ([b"\x00", msgspec.msgpack.encode([2, ["a", 5], 1])], "input.1 message 2 after 0, expected 1"),
-        ([b"\x00", msgspec.msgpack.encode(Add(2, Request("a", [1]), 1))], "input.1 message 2 after 0, expected 1"),
-        ([b"\x00", msgspec.msgpack.encode(Add(1, Request("a", [1])))], "message 1 says client 0, expected client 1"),
-        ([b"\x00", msgspec.msgpack.encode([1, ["a", 5], 0])], "input.1 message 1 says client 0, expected client 1"),
-        ([b"\x01", msgspec.msgpack.encode(Abort(1, ["a"]))], "input.1 message 1 says client 0, expected client 1"),
-        ([b"\x03", msgspec.msgpack.encode([1, 2, 9, "echo", []])], "message 1 says client 2, expected client 1"),
-        ([b"\x03", msgspec.msgpack.encode([1, 2, 9, "echo", 0])], "message 1 says client 2, expected client 1"),
+        ([b"\x00", packed([2, ["a", 5], 1])], "input.1 message 2 after 0, expected 1"),
+        ([b"\x00", packed(Add(2, Request("a", [1]), 1))], "input.1 message 2 after 0, expected 1"),
+        ([b"\x00", packed(Add(1, Request("a", [1])))], "message 1 says client 0, expected client 1"),
+        ([b"\x00", packed([1, ["a", 5], 0])], "input.1 message 1 says client 0, expected client 1"),
+        ([b"\x01", packed(Abort(1, ["a"]))], "input.1 message 1 says client 0, expected client 1"),
+        ([b"\x03", packed([1, 2, 9, "echo", []])], "message 1 says client 2, expected client 1"),
+        ([b"\x03", packed([1, 2, 9, "echo", 0])], "message 1 says client 2, expected client 1"),
     ],
 )
 def test_a_message_that_is_nobodys_next_one_is_an_error(frames: list[bytes], text: str, clients: list[Client]) -> None:

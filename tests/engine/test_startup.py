@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from engine import relay
+from engine.codec import packed
 from engine.config import Timeouts
 from engine.control import config_digest, engine_version
 from engine.errors import ExitCode
@@ -100,7 +101,7 @@ def test_a_hello_that_nobody_answers_ends_at_the_startup_deadline(tmp_path: Path
 
 
 def encoded(record: Init | EngineReady | list[int]) -> bytes:
-    return msgspec.msgpack.encode(record)
+    return packed(record)
 
 
 @pytest.mark.parametrize(

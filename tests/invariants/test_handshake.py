@@ -14,6 +14,7 @@ import zmq
 
 from engine import rank
 from engine.clock import Deadline
+from engine.codec import packed
 from engine.config import Timeouts
 from engine.endpoints import Endpoints
 from engine.messages import EngineReady, Hello, Welcome, engine_identity
@@ -84,7 +85,7 @@ def noise(link: StartupLink, record: Any, then: Callable[[Any], None]) -> None:
 
 
 def two_frames(link: StartupLink, record: Any, then: Callable[[Any], None]) -> None:
-    link._socket.send_multipart([msgspec.msgpack.encode(record), b"more"])
+    link._socket.send_multipart([packed(record), b"more"])
 
 
 def identified(identity: bytes) -> Before:
@@ -110,7 +111,7 @@ def greeting(times: int = 1, **fields: Any) -> Before:
         self.input.connect(input_address)
         self.output.connect(output_address)
         for _ in range(times):
-            self.input.send(msgspec.msgpack.encode(msgspec.structs.replace(right, **fields)))
+            self.input.send(packed(msgspec.structs.replace(right, **fields)))
 
     return instead(LEAD, Port, "connect", connect)
 
@@ -124,7 +125,7 @@ def stranger(role: str) -> None:
         socket = context.socket(zmq.DEALER)
         socket.identity = engine_identity(7)
         socket.connect(Endpoints(self._launch.directory, False).address("startup"))
-        socket.send(msgspec.msgpack.encode(Hello(self._launch.epoch, 7, 0, "", "")))
+        socket.send(packed(Hello(self._launch.epoch, 7, 0, "", "")))
         return whole(self)
 
     if role == SECOND:

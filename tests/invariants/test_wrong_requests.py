@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from engine import embeds
-from engine.codec import Array
+from engine.codec import Array, packed
 from engine.errors import EngineGenerateError
 from engine.messages import (
     ErrorKind,
@@ -31,7 +30,7 @@ from tests.invariants.callers import BOUND, PROMPT, Caller, both_kinds, serving,
 def unreadable(caller: Caller, request: Any) -> None:
     """Put an ADD on `input` as a client of another version might, with a body that the engine cannot read."""
     resources = caller.client._resources
-    body = msgspec.msgpack.encode([resources.traffic.sent + 1, request, 0])
+    body = packed([resources.traffic.sent + 1, request, 0])
     resources.plain_input.send_multipart([engine_identity(0), MessageType.ADD.value, body])
     resources.sent()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.faults import Drop, Exit, Kill, Squat, Stop
+from harness.faults import Drop, Exit, Fault, Foreign, Kill, Lag, Skip, Squat, Stop
 from harness.instant import Instant
 from tests.harness.synthetic import DEAD, KILL_RANK_0, failed, mark, process, sentences
 
@@ -24,6 +24,22 @@ def test_after_a_loss_a_role_on_its_path_is_named() -> None:
     assert sentences("CAUSE", failed(WAITED), faults=[drop], fired=[1]) == []
     stranger = failed("EngineDeadError|client|cancelled")
     assert "names client" in sentences("CAUSE", stranger, faults=[drop], fired=[1])[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "role", "found"),
+    [
+        (Drop(link="relay", frame="step", victim="dp0.rank1"), "dp0.rank1", False),
+        (Drop(link="relay", frame="step", victim="dp0.rank1"), "dp0.rank2", True),
+        (Lag(link="relay", frame="step", victim="dp0.rank1", seconds=0.1), "dp0.rank1", True),
+        (Foreign(link="output", frame="outputs", victim="dp0.rank0"), "dp0.rank1", True),
+        (Skip(Instant.parse("dp0.rank1:tp.all_reduce#2:before")), "dp0.rank2", False),
+    ],
+)
+def test_beside_a_death_whatever_else_can_end_an_engine_may_be_named(other: Fault, role: str, found: bool) -> None:
+    told = failed(f"EngineDeadError|{role}|something")
+    for wrong, fired in ((found, 1), (True, 0)):
+        assert bool(sentences("CAUSE", told, faults=[KILL_RANK_0, other], fired=[1, fired], tp=3)) == wrong
 
 
 def test_of_a_stopped_rank_that_one_is_named_and_of_several_any() -> None:

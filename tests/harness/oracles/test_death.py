@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.faults import Delay, Fault, Kill, Raise, Stop, Terminate
+from harness.faults import Delay, Duplicate, Fault, Kill, Lag, Raise, Stop, Terminate
 from harness.instant import Instant
 from harness.oracles import ORACLES
 from harness.targets import get
@@ -66,6 +66,23 @@ def test_a_survivor_that_did_not_leave_for_its_peer_is_found(status: int, ended_
     found = sentences("DEATH", failed(), faults=[KILL_RANK_0], fired=[1], processes=processes)
     assert found
     assert found[0].startswith("dp0.rank1 did not leave for the death of dp0.rank0 by itself")
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(None, False), (0.1, True)])
+def test_a_survivor_may_leave_by_itself_if_what_comes_to_it_is_broken_as_well(
+    seconds: float | None, found: bool
+) -> None:
+    path = {"link": "relay", "frame": "step", "victim": "dp0.rank1"}
+    other = Duplicate(**path) if seconds is None else Lag(**path, seconds=seconds)  # type: ignore[arg-type]
+    processes = [process("client"), process("dp0.rank0", -9), process("dp0.rank1", 10)]
+    told = sentences("DEATH", failed(), faults=[KILL_RANK_0, other], fired=[1, 1], processes=processes)
+    assert bool(told) == found
+    assert sentences("DEATH", failed(), faults=[KILL_RANK_0, other], fired=[1, 0], processes=processes)
+    third = [*processes[:2], process("dp0.rank1", 11), process("dp0.rank2", 10)]
+    assert (
+        "dp0.rank2 did not leave"
+        in sentences("DEATH", failed(), faults=[KILL_RANK_0, other], fired=[1, 1], processes=third, tp=3)[0]
+    )
 
 
 @pytest.mark.parametrize(("later", "found"), [(-50, False), (300, False), (950, True)])
