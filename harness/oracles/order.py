@@ -69,7 +69,8 @@ def _outputs(history: History) -> list[Finding]:
 
 
 def _refused(history: History, wrong: Event) -> bool:
-    """Whether the client read no further than the wrong message, and told its users of an error."""
+    """Whether the client read no further than the wrong message, and told its users of an error or was killed."""
     later = [event for event in history.of("client") if event.t > wrong.t]
     read_on = any((event.site, event.side) == ("output.recv", "after") and event.ok for event in later)
-    return not read_on and any(event.site in ("request.failed", "latched") for event in later)
+    told = any(event.site in ("request.failed", "latched") for event in later)
+    return not read_on and (told or outcome.client_was_killed(history))

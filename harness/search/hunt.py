@@ -1,26 +1,29 @@
 """The hunt: first the canary, then plan after plan, then each distinct failure confirmed, shrunk and written down.
 
-Plans come from Hypothesis, but nothing is run or judged inside it (see `harness.search.draw`). While plans run nothing
-else does: confirming and shrinking wait until the lanes are free.
+Plans come from Hypothesis, but nothing is run or judged inside it (see `harness.search.draw` and, for those near what
+was new, `harness.search.guide`). While plans run nothing else does: confirming and shrinking wait until the lanes are
+free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 
+from hypothesis.strategies import SearchStrategy
 from msgspec import Struct, structs
 
 from harness import folder
 from harness.bug import Bug
+from harness.clock import now, seconds_since
 from harness.plan import MAX_TP, EngineOptions, Plan
 from harness.search.canary import RELAY as CANARY_RELAY
 from harness.search.canary import Canary, sing
 from harness.search.cover import cover
 from harness.search.draw import draw
+from harness.search.guide import Guide
 from harness.search.passage import Passages, learnt, of_table
 from harness.search.score import Failure, Found, HuntResult, Score
 from harness.search.strategies import plans
@@ -65,23 +68,54 @@ class HuntOptions(Struct, frozen=True):
         return self.relay or (self.bug.relay if self.bug is not None else "") or EngineOptions().relay
 
 
-def drawn(options: HuntOptions, passages: Passages = of_table) -> Iterator[Plan]:
-    """The plans of a hunt in their order: the fixed ones, then drawn ones, without end; the same for the same seed."""
-    fixed = cover(options.tp, options.hunted, options.start, options.target)
-    found = chain(fixed, _drawn(options, options.hunted, options.tp, passages))
-    return found if options.bug is None else map(options.bug.put_into, found)
+def hunting(world: World, options: HuntOptions) -> Generator[Trial]:
+    """Runs the plans of a hunt and judges them, in the order of completion; to be closed by who leaves it early.
+
+    First come the fixed plans. Then dry runs learn what the hunted engine passes, and plans are drawn there: half of
+    them freely, and the same for the same seed; half of them near what has brought something new.
+    """
+    began, begun = now(), 0
+
+    def over() -> bool:
+        late = options.seconds is not None and seconds_since(began) >= options.seconds
+        return late or begun == options.plans
+
+    def bounded(plans: Iterator[Plan]) -> Iterator[Plan]:
+        nonlocal begun
+        while not over() and (plan := next(plans, None)) is not None:
+            begun += 1
+            yield plan
+
+    def put(plan: Plan) -> Plan:
+        return plan if options.bug is None else options.bug.put_into(plan)
+
+    fixed = map(put, cover(options.tp, options.hunted, options.start, options.target))
+    with closing(trials(world, bounded(fixed), scenario=NAME, seed=options.seed)) as runs:
+        yield from runs
+    if over():
+        return
+    strategy = _strategy(options, options.hunted, options.tp, _learn(world, options)).map(put)
+    with (
+        Guide(draw(strategy, options.seed), strategy, options.seed, climbs=options.lanes) as guide,
+        closing(trials(world, bounded(guide), scenario=NAME, seed=options.seed)) as runs,
+    ):
+        for trial in runs:
+            guide.tell(trial)
+            yield trial
 
 
-def learn(world: World, options: HuntOptions) -> Passages:
-    """What runs of the hunted engine pass, from dry runs: there faults are drawn."""
+def _learn(world: World, options: HuntOptions) -> Passages:
+    """What runs of the hunted engine pass, from dry runs."""
     low, high = options.tp
     return learnt(
         world, options.hunted, range(low, high + 1), target=options.target, start=options.start, bug=options.bug
     )
 
 
-def _drawn(options: HuntOptions, relay: str, tp: tuple[int, int], passages: Passages = of_table) -> Iterator[Plan]:
-    return draw(plans(tp=tp, relay=relay, target=options.target, start=options.start, passages=passages), options.seed)
+def _strategy(
+    options: HuntOptions, relay: str, tp: tuple[int, int], passages: Passages = of_table
+) -> SearchStrategy[Plan]:
+    return plans(tp=tp, relay=relay, target=options.target, start=options.start, passages=passages)
 
 
 class Watcher(Protocol):
@@ -137,8 +171,8 @@ class Hunt:
 
     def _sing(self) -> None:
         low, high = self._options.tp
-        plans = _drawn(self._options, CANARY_RELAY, (max(2, low), max(2, high)))
-        canary, trial = sing(self._world, plans, self._options.seed, lambda count: self._watcher.canary(count, None))
+        drawn = draw(_strategy(self._options, CANARY_RELAY, (max(2, low), max(2, high))), self._options.seed)
+        canary, trial = sing(self._world, drawn, self._options.seed, lambda count: self._watcher.canary(count, None))
         self._canary = canary
         self._watcher.canary(canary.plans, canary)
         self._score = Score(self._options.bug)
@@ -148,22 +182,12 @@ class Hunt:
 
     def _hunt(self) -> None:
         options = self._options
-        passages = learn(self._world, options)
         self._score = score = Score(options.bug)
-        with closing(
-            trials(self._world, self._bounded(drawn(options, passages)), scenario=NAME, seed=options.seed)
-        ) as runs:
+        with closing(hunting(self._world, options)) as runs:
             for trial in runs:
                 score.add(trial)
                 self._watcher.hunting(score)
         self._seconds = score.seconds
-
-    def _bounded(self, plans: Iterator[Plan]) -> Iterator[Plan]:
-        limit = self._options.seconds
-        for plan in islice(plans, self._options.plans):
-            if limit is not None and self._score.seconds >= limit:
-                return
-            yield plan
 
     def _conclude(self) -> None:
         # What is proved comes first: with many failures the bound must not fall on the surest.

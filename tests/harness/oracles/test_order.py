@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.synthetic import DEAD, call, findings, mark, relay, request, sentences
+from tests.harness.synthetic import DEAD, call, findings, mark, process, relay, request, sentences
 
 ACTED = call(500, "dp0.rank1", "tp.all_reduce", "before", number=9)
 
@@ -41,6 +41,7 @@ def test_output_messages_out_of_order_are_found() -> None:
     assert sentences("ORDER", outputs) == ["output message 3 came where 2 was due"]
     refused = mark(20, "request.failed", "EngineDeadError", number=0, ok=False, text=DEAD)
     assert sentences("ORDER", [*outputs, refused]) == []
+    assert sentences("ORDER", outputs, processes=[process("client", -9), process("dp0.rank0", 13)]) == []
     read_on = call(15, "client", "output.recv", "after", "outputs", 1, 4)
     assert sentences("ORDER", [*outputs, read_on, refused]) == ["output message 3 came where 2 was due"]
 
