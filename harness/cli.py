@@ -83,6 +83,9 @@ def hunt(
     lanes: Lanes = None,
     start: Start = None,
     bug: BugId = None,
+    guided: Annotated[
+        bool, typer.Option("--guided", help="Draw half of the plans near those that brought new orders of events.")
+    ] = False,
     out: Out = OUT,
     json: Json = False,
 ) -> None:
@@ -112,6 +115,8 @@ def hunt(
         start=start or "fork",
         out=out,
         bug=seeded,
+        guided=guided,
+        examples=out / folder.EXAMPLES,
     )
     with progress.Line() as line, RealWorld(lanes=options.lanes, stacks=True) as world:
         result = Hunt(world, options, progress.HuntProgress(line, options, relay or "default relay")).run()

@@ -4,8 +4,6 @@ Hypothesis runs whole climbs: some plans at random, then changes of the most nov
 (`hypothesis.target`). It waits for each plan to be run and judged before it chooses the next, so as many climbs go on
 at once as there are lanes. What is due in between is drawn freely, and is the same for the same seed; what a climb
 comes to depends on the order of events, which no seed decides.
-
-A plan that fails ends its climb and is kept in the example database, if there is one: the next hunt begins with it.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from typing import Self
 from hypothesis import HealthCheck, Phase, given, settings, target
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
-from hypothesis.database import ExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
 from harness.plan import Plan
@@ -62,13 +59,11 @@ class Guide:
         strategy: SearchStrategy[Plan],
         seed: int,
         climbs: int,
-        database: ExampleDatabase | None = None,
     ) -> None:
         self.novelty = Novelty()
         self._free = free
         self._strategy = strategy
         self._seed = seed
-        self._database = database
         self._offered: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
         self._asked: dict[str, _Asked] = {}
         self._failed: dict[str, bool] = {}
@@ -119,18 +114,16 @@ class Guide:
     def _climb(self, number: int) -> None:
         climb = 0
         while not self._closed:
-            self._once(f"{self._seed}/climb {number}/{climb}", again=number == climb == 0)
+            self._once(f"{self._seed}/climb {number}/{climb}")
             climb += 1
 
-    def _once(self, seed: str, *, again: bool) -> None:
-        phases = [Phase.generate, Phase.target]
-
+    def _once(self, seed: str) -> None:
         @seeded(seed)
         @settings(
             max_examples=CLIMB,
-            database=self._database,
+            database=None,
             derandomize=False,
-            phases=[Phase.reuse, *phases] if again and self._database is not None else phases,
+            phases=[Phase.generate, Phase.target],
             deadline=None,
             suppress_health_check=list(HealthCheck),
         )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
+from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.strategies import SearchStrategy
 from msgspec import Struct, structs
 
@@ -23,6 +25,7 @@ from harness.search.canary import RELAY as CANARY_RELAY
 from harness.search.canary import Canary, sing
 from harness.search.cover import cover
 from harness.search.draw import draw
+from harness.search.examples import Examples
 from harness.search.guide import Guide
 from harness.search.passage import Passages, learnt, of_table
 from harness.search.score import Failure, Found, HuntResult, Score
@@ -48,7 +51,9 @@ class HuntOptions(Struct, frozen=True):
     """What to hunt: the relay (the bug's or the target's default if empty), the range of ranks, and when to stop.
 
     ``bug`` is seeded in the engine of every plan but the canary's. ``seconds`` bounds the time in which plans are
-    begun; ``plans`` their number; without either it goes on until it is interrupted.
+    begun; ``plans`` their number; without either it goes on until it is interrupted. ``guided``: as many climbs as
+    lanes look for new orders of events (`harness.search.guide`). ``examples`` is the folder of the plans that failed,
+    with which the next hunt begins.
     """
 
     relay: str = ""
@@ -61,6 +66,8 @@ class HuntOptions(Struct, frozen=True):
     start: str = "fork"
     out: Path = folder.DEFAULT
     bug: Bug | None = None
+    guided: bool = False
+    examples: Path | None = None
 
     @property
     def hunted(self) -> str:
@@ -71,8 +78,9 @@ class HuntOptions(Struct, frozen=True):
 def hunting(world: World, options: HuntOptions) -> Generator[Trial]:
     """Runs the plans of a hunt and judges them, in the order of completion; to be closed by who leaves it early.
 
-    First come the fixed plans. Then dry runs learn what the hunted engine passes, and plans are drawn there: half of
-    them freely, and the same for the same seed; half of them near what has brought something new.
+    First come those that failed in an earlier hunt, and the fixed plans. Then dry runs learn what the hunted engine
+    passes, and plans are drawn there, the same for the same seed; in a guided hunt every second one is near what has
+    brought something new.
     """
     began, begun = now(), 0
 
@@ -89,19 +97,30 @@ def hunting(world: World, options: HuntOptions) -> Generator[Trial]:
     def put(plan: Plan) -> Plan:
         return plan if options.bug is None else options.bug.put_into(plan)
 
+    examples = _examples(options)
+    least, most = options.tp
+    failed = [plan for plan in examples.plans() if least <= plan.topology.tp <= most]
     fixed = map(put, cover(options.tp, options.hunted, options.start, options.target))
-    with closing(trials(world, bounded(fixed), scenario=NAME, seed=options.seed)) as runs:
-        yield from runs
+    with closing(trials(world, bounded(chain(failed, fixed)), scenario=NAME, seed=options.seed)) as runs:
+        for trial in runs:
+            examples.tell(trial)
+            yield trial
     if over():
         return
     strategy = _strategy(options, options.hunted, options.tp, _learn(world, options)).map(put)
     with (
-        Guide(draw(strategy, options.seed), strategy, options.seed, climbs=options.lanes) as guide,
+        Guide(draw(strategy, options.seed), strategy, options.seed, options.lanes if options.guided else 0) as guide,
         closing(trials(world, bounded(guide), scenario=NAME, seed=options.seed)) as runs,
     ):
         for trial in runs:
             guide.tell(trial)
+            examples.tell(trial)
             yield trial
+
+
+def _examples(options: HuntOptions) -> Examples:
+    database = None if options.examples is None else DirectoryBasedExampleDatabase(options.examples)
+    return Examples(database, options.target, options.hunted, options.bug.id if options.bug is not None else "")
 
 
 def _learn(world: World, options: HuntOptions) -> Passages:

@@ -134,7 +134,7 @@ def test_places_that_were_learnt_are_where_faults_are_drawn(world: RealWorld) ->
     assert {frame.link for frame in two.frames} == {"relay", "control", "input", "output", "startup"}
     assert {at.site.partition(".")[0] for at in two.ranks} >= {"start", "store", "group", "startup", "tp", "relay"}
     assert {at.site for at in two.client} == {"input.send", "output.recv"}
-    assert two == passages(2, "pushpull", 3), "the largest number of tokens that has been learnt"
+    assert two == passages(2, "pushpull", 6), "the largest number of tokens that has been learnt"
     assert not passages(3, "pushpull", 1).learnt, "what was not run is from the table"
     drawn = list(islice(draw(plans(tp=2, passages=passages), seed=2), 200))
     for plan in drawn:
