@@ -7,7 +7,7 @@ free.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -29,20 +29,13 @@ from harness.search.examples import Examples
 from harness.search.guide import Guide
 from harness.search.passage import Passages, learnt, of_table
 from harness.search.score import Failure, Found, HuntResult, Score
+from harness.search.smallest import smallest
 from harness.search.strategies import plans
-from harness.shrink import Shrinker
-from harness.targets import get
-from harness.trial import Tally, Trial, repeat, trials
-from harness.verdict import Verdict
+from harness.trial import Tally, Trial, trials
 from harness.world import World
 
 MAX_SHRUNK = 5
 """Distinct failures that are confirmed and shrunk after a hunt; the rest is only counted."""
-
-CERTAIN = 10
-"""Runs in which the smallest plan has to fail the same way; if it does not, the one before it is tried."""
-
-MAX_STEPS_BACK = 3
 
 NAME = "hunt"
 
@@ -158,7 +151,6 @@ class Hunt:
         self._options = options
         self._watcher = watcher
         self._relay = options.hunted
-        self._target = get(options.target)
         self._score = Score()
         self._seconds = 0.0
         self._canary: Canary | None = None
@@ -223,36 +215,10 @@ class Hunt:
             self._found.append(Found(verdict, failure.met, faults, Tally(0, {}), 0))
 
     def _examine(self, failure: Failure) -> Found:
-        first = failure.trial
-        shrinker = Shrinker(
-            self._world,
-            lambda verdict: _alike(first.verdict, verdict),
-            width=self._options.lanes,
-            allowed=self._target.check,
-        )
-        shrunk = shrinker.shrink(first.plan)
-        best, again = self._surest(first, shrunk.kept)
-        verdict = folder.write(self._options.out, _named(best, self._options.seed))
-        return Found(
-            verdict=verdict,
-            met=failure.met,
-            faults_before=len(first.plan.faults),
-            confirmed=Tally.of([trial.verdict for trial in again]),
-            shrink_runs=shrunk.runs if shrunk.kept else 0,
-        )
-
-    def _surest(self, first: Trial, kept: Sequence[Plan]) -> tuple[Trial, list[Trial]]:
-        """The smallest plan that fails in every one of `CERTAIN` runs, or the first trial, and the runs that say so."""
-        for plan in (*reversed(kept[-MAX_STEPS_BACK:]), first.plan):
-            again = list(repeat(self._world, plan, CERTAIN, scenario=NAME, seed=self._options.seed))
-            if all(_alike(first.verdict, trial.verdict) for trial in again):
-                return again[0], again
-        return first, again
+        first, options = failure.trial, self._options
+        found = smallest(self._world, first, width=options.lanes, scenario=NAME, seed=options.seed)
+        return found.written(options.out, met=failure.met)
 
 
 def _named(trial: Trial, seed: int) -> Trial:
     return structs.replace(trial, verdict=structs.replace(trial.verdict, scenario=NAME, seed=seed))
-
-
-def _alike(first: Verdict, other: Verdict) -> bool:
-    return (first.word, first.fingerprint) == (other.word, other.fingerprint)
