@@ -13,6 +13,8 @@ from harness.oracles import outcome
 from harness.targets import Target
 from harness.verdict import Finding
 
+_GIVEN = ("request.token", "request.finished")
+
 
 def check(history: History, target: Target) -> list[Finding]:
     """Findings for ranks that acted on a frame out of order, and for outputs out of order."""
@@ -69,8 +71,7 @@ def _outputs(history: History) -> list[Finding]:
 
 
 def _refused(history: History, wrong: Event) -> bool:
-    """Whether the client read no further than the wrong message, and told its users of an error or was killed."""
+    """Whether the client read no further than the wrong message, and gave nothing of it to anybody."""
     later = [event for event in history.of("client") if event.t > wrong.t]
     read_on = any((event.site, event.side) == ("output.recv", "after") and event.ok for event in later)
-    told = any(event.site in ("request.failed", "latched") for event in later)
-    return not read_on and (told or outcome.client_was_killed(history))
+    return not read_on and not any(event.site in _GIVEN for event in later)

@@ -36,14 +36,16 @@ def test_the_event_is_named() -> None:
     assert (found.role, found.event) == ("dp0.rank1", "dp0.rank1:relay.recv[step]#1:after")
 
 
-def test_output_messages_out_of_order_are_found() -> None:
+def test_output_messages_out_of_order_are_found_if_the_client_acts_on_one() -> None:
     outputs = [call(10 + n, "client", "output.recv", "after", "outputs", 1, n) for n in (1, 3)]
-    assert sentences("ORDER", outputs) == ["output message 3 came where 2 was due"]
     refused = mark(20, "request.failed", "EngineDeadError", number=0, ok=False, text=DEAD)
     assert sentences("ORDER", [*outputs, refused]) == []
     assert sentences("ORDER", outputs, processes=[process("client", -9), process("dp0.rank0", 13)]) == []
+    assert sentences("ORDER", [*outputs, mark(14, "request.given_up"), mark(14, "shutdown", "begin")]) == []
     read_on = call(15, "client", "output.recv", "after", "outputs", 1, 4)
-    assert sentences("ORDER", [*outputs, read_on, refused]) == ["output message 3 came where 2 was due"]
+    for acted in (read_on, mark(14, "request.token", number=0), mark(14, "request.finished", "length", 0)):
+        assert sentences("ORDER", [*outputs, acted, refused]) == ["output message 3 came where 2 was due"]
+    assert sentences("ORDER", [*outputs[:1], mark(12, "request.token", number=0), outputs[1], refused]) == []
 
 
 def test_tokens_after_the_end_are_found() -> None:
