@@ -180,11 +180,19 @@ def enumerate(  # the command's name; the built-in of that name is not used here
     tp: Annotated[int, typer.Option("--tp", help="The number of ranks.")] = 2,
     start: Start = None,
     bug: BugId = None,
+    depth: Annotated[int, typer.Option("--depth", min=1, max=2, help="2: a second fault after each, too.")] = 1,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Pairs to run at most. Default 300.")] = None,
+    unpruned: Annotated[bool, typer.Option("--unpruned", help="Run also pairs that can touch no output.")] = False,
     lanes: Lanes = None,
     out: Out = OUT,
     json: Json = False,
 ) -> None:
-    """Do every fault at every place of a phase, one in each run, and colour what each comes to."""
+    """Do every fault at every place of a phase, one in each run, and colour what each comes to.
+
+    With --depth 2 also pairs of faults: a second one at every place that is passed after the first.
+    """
+    if depth == 1 and (limit is not None or unpruned):
+        raise typer.BadParameter(f"{'--unpruned' if limit is None else '--limit'} is about pairs; add --depth 2")
     from harness import folder
     from harness.search import phases
     from harness.verdict import worst
@@ -193,7 +201,7 @@ def enumerate(  # the command's name; the built-in of that name is not used here
     seeded, relay = _seeded(bug, relay, (tp,), start)
     folder.usable(out)
     from harness.report import heat, progress
-    from harness.search.enumerate import Enumerator
+    from harness.search.enumerate import PAIRS, Enumerator
     from harness.targets import get
     from harness.world.real import RealWorld
 
@@ -202,8 +210,13 @@ def enumerate(  # the command's name; the built-in of that name is not used here
         for one in chosen:
             plan = one.plan(tp, relay or "", start=start or "fork")
             watch = progress.cells(line, one.name)
-            enumerator = Enumerator(world, get(plan.target), one, plan, bug=seeded, watch=watch)
-            results.append(enumerator.run(enumerator.learn()).written(out))
+            enumerator = Enumerator(world, get(plan.target), one, plan, bug=seeded, depth=depth, watch=watch)
+            found = enumerator.run(enumerator.learn())
+            if depth == 2 and not found.interrupted:
+                watch = progress.cells(line, one.name, "pairs")
+                pairs = enumerator.pairs()
+                found = enumerator.follow(found, pairs, limit=limit or PAIRS, unpruned=unpruned, watch=watch)
+            results.append(found.written(out))
             if results[-1].interrupted:
                 break
     if json:

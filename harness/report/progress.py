@@ -94,15 +94,15 @@ class HuntProgress:
         return f"hunting    {size} {self._relay}   {rate}   found {len(score.failures)}{left}"
 
 
-def cells(line: Line, phase: str) -> Callable[[int, int], None]:
-    """Shows how many cells of an enumeration are settled: a line that moves, or one for each tenth of them."""
+def cells(line: Line, phase: str, noun: str = "cells") -> Callable[[int, int], None]:
+    """Shows how many cells, or pairs, of an enumeration are settled: a line that moves, or one for each tenth."""
     noted = 0
 
     def show(settled: int, total: int) -> None:
         nonlocal noted
-        line.show(f"{phase:<11}{settled} of {total} cells")
+        line.show(f"{phase:<11}{settled} of {total} {noun}")
         if not line.moves and settled * 10 // total > noted:
             noted = settled * 10 // total
-            line.note(f"{phase:<11}{settled} of {total} cells")
+            line.note(f"{phase:<11}{settled} of {total} {noun}")
 
     return show

@@ -4,31 +4,36 @@ A cell is one place and one fault. It is *served* (all that was asked came back 
 *refused* (ended with a typed error for which the fault was bad enough), *red* (a rule is broken, or a wedge is proved),
 *unknown* (suspected, or out of budget, in each of several runs) or *missed* (the fault did not fire in any of them).
 The enumeration is complete when each cell has come to one of the first three.
+
+At depth 2 a second fault follows each cell, in as many runs as are asked for: see `harness.search.pairs`. It need not
+fire, since what a first fault makes of a run is not the same each time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from harness import folder
 from harness.bug import Bug
 from harness.clock import now, seconds_since
-from harness.faults import Drop, Duplicate, Fault, Hold, Kill, Raise, Reorder, Reset, Stop
+from harness.faults import Fault
 from harness.history import History
-from harness.instant import Instant, Side
 from harness.oracles import outcome
 from harness.plan import Plan, PlanError, check
+from harness.search import pairs
+from harness.search.cells import Cell, cells_of, plus
+from harness.search.pairs import Pair, Second, Trace
 from harness.search.phases import Phase
-from harness.search.places import FramePlace, Places, learn, sides
+from harness.search.places import Places, learn
 from harness.targets import Target
 from harness.trial import Tally, Trial, trials
-from harness.verdict import EXIT_FAILED, EXIT_PASSED, EXIT_UNKNOWN, EXIT_VACUOUS, Verdict
+from harness.verdict import EXIT_FAILED, EXIT_PASSED, EXIT_UNKNOWN, EXIT_VACUOUS, Verdict, worst
 from harness.world import World
 
 DRY_RUNS = 4
@@ -37,40 +42,10 @@ DRY_RUNS = 4
 AGAIN = 2
 """How often a cell that came to nothing certain is run once more."""
 
-PAUSE = 0.3
-"""Seconds for which a stop stops and a hold holds: less than any deadline of the engine, so that it has to serve."""
+PAIRS = 300
+"""How many pairs are run if nobody says how many."""
 
 Colour = Literal["served", "refused", "red", "unknown", "missed"]
-
-SIDES: tuple[Side, ...] = ("before", "after")
-
-ON_INSTANTS: dict[str, Callable[[Instant], Fault]] = {
-    "kill": lambda at: Kill(at=at),
-    "stop": lambda at: Stop(at=at, seconds=PAUSE),
-    "raise": lambda at: Raise(at=at),
-}
-"""What is done at every instant."""
-
-ON_FRAMES: dict[str, Callable[[FramePlace], Fault]] = {
-    "drop": lambda it: Drop(**_named(it)),
-    "duplicate": lambda it: Duplicate(**_named(it)),
-    "hold": lambda it: Hold(**_named(it), or_after=PAUSE),
-    "reorder": lambda it: Reorder(**_named(it)),
-    "reset": lambda it: Reset(**_named(it)),
-}
-"""What is done to every frame."""
-
-
-def _named(place: FramePlace) -> dict[str, Any]:
-    return {name: getattr(place, name) for name in FramePlace.__struct_fields__}
-
-
-class Cell(Struct, frozen=True):
-    """One fault at one place: the row and the column of the table, and the plan."""
-
-    row: str
-    column: str
-    plan: Plan
 
 
 class Grid(Struct, frozen=True):
@@ -106,8 +81,36 @@ class Red(Struct, frozen=True):
     again: Tally
 
 
+class Pairs(Struct, frozen=True):
+    """What pairs of faults came to. ``met``: all that there are; of them lineage has ``pruned`` some.
+
+    ``chosen``: how many were to be run; ``checked``: those of them that are pruned, were run all the same, and fired.
+    """
+
+    met: int
+    pruned: int
+    chosen: int
+    done: tuple[Coloured, ...] = ()
+    reds: tuple[Red, ...] = ()
+    checked: int = 0
+    differing: tuple[Coloured, ...] = ()
+    """Those of the checked ones that came to something else than their first fault alone."""
+
+    @property
+    def colours(self) -> Counter[str]:
+        """How many pairs came to what."""
+        return Counter(one.colour for one in self.done)
+
+    @property
+    def exit_code(self) -> int:
+        """1 with a red pair, 4 with one that is unknown or was to be run and was not, else 0."""
+        if self.colours["red"]:
+            return EXIT_FAILED
+        return EXIT_UNKNOWN if self.colours["unknown"] or len(self.done) < self.chosen else EXIT_PASSED
+
+
 class Enumeration(Struct, frozen=True):
-    """What an enumeration came to. ``seconds`` covers the dry runs and the cells."""
+    """What an enumeration came to. ``seconds`` covers the dry runs and the cells, and the ``pairs`` of depth 2."""
 
     phase: str
     target: str
@@ -119,15 +122,22 @@ class Enumeration(Struct, frozen=True):
     runs: int
     seconds: float
     interrupted: bool = False
+    pairs: Pairs | None = None
 
     def written(self, out: Path) -> Enumeration:
         """The same, with a folder of each distinct failure. Raises FolderError."""
-        reds = []
-        for red in self.reds:
+        result = structs.replace(self, reds=self._written(out, self.reds))
+        if self.pairs is None:
+            return result
+        return structs.replace(result, pairs=structs.replace(self.pairs, reds=self._written(out, self.pairs.reds)))
+
+    def _written(self, out: Path, reds: Sequence[Red]) -> tuple[Red, ...]:
+        found = []
+        for red in reds:
             verdict = structs.replace(red.trial.verdict, scenario=f"enumerate-{self.phase}")
             verdict = folder.write(out, structs.replace(red.trial, verdict=verdict))
-            reds.append(structs.replace(red, trial=structs.replace(red.trial, verdict=verdict)))
-        return structs.replace(self, reds=tuple(reds))
+            found.append(structs.replace(red, trial=structs.replace(red.trial, verdict=verdict)))
+        return tuple(found)
 
     @property
     def colours(self) -> Counter[str]:
@@ -141,7 +151,14 @@ class Enumeration(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """1 with a red cell or dry run, 4 with a cell that is unknown or was not run, 3 with a missed one, else 0."""
+        """1 with a red cell or dry run, 4 with a cell that is unknown or was not run, 3 with a missed one, else 0.
+
+        Pairs count in the same way, but for those that were missed.
+        """
+        return worst((self._exit_code, self.pairs.exit_code if self.pairs is not None else EXIT_PASSED))
+
+    @property
+    def _exit_code(self) -> int:
         colours = self.colours
         if colours["red"] or any(red.trial.verdict.exit_code == EXIT_FAILED for red in self.reds):
             return EXIT_FAILED
@@ -150,8 +167,56 @@ class Enumeration(Struct, frozen=True):
         return EXIT_VACUOUS if colours["missed"] else EXIT_PASSED
 
 
+class Sheet:
+    """What the cells of one depth have come to so far, and what has failed."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, Coloured] = {}
+        self._failures: dict[tuple[str, str], list[Trial]] = {}
+
+    def note(self, trial: Trial) -> None:
+        """Keeps a run if it has failed."""
+        verdict = trial.verdict
+        if verdict.exit_code in (EXIT_FAILED, EXIT_UNKNOWN):
+            self._failures.setdefault((verdict.word, verdict.fingerprint), []).append(trial)
+
+    def colour(self, cell: Cell, trial: Trial) -> Colour:
+        """Enters one more run of a cell, and returns what it came to."""
+        before = self.done.get(trial.plan.digest)
+        colour = colour_of(trial)
+        self.done[trial.plan.digest] = Coloured(cell, colour, 1 + (before.runs if before else 0), trial.verdict)
+        self.note(trial)
+        return colour
+
+    def reds(self, bare: Cell) -> tuple[Red, ...]:
+        """Distinct failures, those with the most cells first; one that came to something else again is left out.
+
+        ``bare`` stands for a run that is of no cell.
+        """
+        found = []
+        for failed in self._failures.values():
+            stayed = [trial for trial in failed if self._stays(trial)]
+            digests = dict.fromkeys(trial.plan.digest for trial in stayed)
+            if stayed:
+                cells = tuple(self.done[digest].cell if digest in self.done else bare for digest in digests)
+                found.append(Red(stayed[0], cells, Tally.of([trial.verdict for trial in stayed])))
+        return tuple(sorted(found, key=lambda red: -len(red.cells)))
+
+    def _stays(self, trial: Trial) -> bool:
+        """Whether a failed run still counts: its cell has come to nothing better since, or it is of no cell."""
+        cell = self.done.get(trial.plan.digest)
+        return cell is None or cell.colour not in ("served", "refused")
+
+
+Watch = Callable[[int, int], None]
+"""Told how many cells of how many are settled."""
+
+
 class Enumerator:
-    """Enumerates one phase in a world. ``bug`` is seeded in the engine of every plan."""
+    """Enumerates one phase in a world. ``bug`` is seeded in the engine of every plan.
+
+    For ``depth`` 2 every link of every run is observed, so that each cell shows the frames that come after its fault.
+    """
 
     def __init__(
         self,
@@ -161,64 +226,76 @@ class Enumerator:
         plan: Plan,
         *,
         bug: Bug | None = None,
-        watch: Callable[[int, int], None] = lambda done, cells: None,
+        depth: int = 1,
+        watch: Watch = lambda done, cells: None,
     ) -> None:
         self._world = world
         self._target = target
         self._phase = phase
         self._plan = plan if bug is None else bug.put_into(plan)
+        self._observed = structs.replace(self._plan, observe=target.links(self._plan))
+        self._base = self._observed if depth == 2 else self._plan
+        self._depth = depth
         self._watch = watch
         self._began = now()
         self._runs = 0
-        self._done: dict[str, Coloured] = {}
-        self._failures: dict[tuple[str, str], list[Trial]] = {}
+        self._sheet = Sheet()
+        self._known: set[Trace] = set()
+        self._follows: dict[str, tuple[Cell, tuple[Second, ...]]] = {}
+        self._sound: dict[Fault, bool] = {}
 
     def learn(self) -> Grid:
         """Runs the phase with nothing broken, and makes the cells from the runs that came through.
 
         Raises PlanError if none did. One that failed by itself is a failure like that of a cell.
         """
-        observed = structs.replace(self._plan, observe=self._target.links(self._plan))
-        through: dict[str, list[History]] = {self._plan.digest: [], observed.digest: []}
+        through: dict[str, list[History]] = {self._plan.digest: [], self._observed.digest: []}
         verdicts = []
-        with closing(trials(self._world, [self._plan, observed] * DRY_RUNS)) as runs:
+        with closing(trials(self._world, [self._plan, self._observed] * DRY_RUNS)) as runs:
             for trial in runs:
                 self._runs += 1
                 verdicts.append(trial.verdict)
-                self._note(trial)
+                self._sheet.note(trial)
                 if self._phase.is_passed_by(trial.history):
                     through[trial.plan.digest].append(trial.history)
-        plain, watched = through[self._plan.digest], through[observed.digest]
+                    self._known |= pairs.traces(trial.history)
+        plain, watched = through[self._plan.digest], through[self._observed.digest]
         if not plain or not watched:
             words = Tally.of(verdicts)
             raise PlanError(f"phase {self._phase.name}: with nothing broken {words}, so there is nothing to enumerate")
         return structs.replace(self._grid(learn(self._phase, plain, watched)), dry=Tally.of(verdicts))
 
-    def _note(self, trial: Trial) -> None:
-        verdict = trial.verdict
-        if verdict.exit_code in (EXIT_FAILED, EXIT_UNKNOWN):
-            self._failures.setdefault((verdict.word, verdict.fingerprint), []).append(trial)
-
     def _grid(self, places: Places) -> Grid:
         cells, impossible = [], []
-        for cell in _cells(self._plan, places):
-            try:
-                check(cell.plan)
-                self._target.check(cell.plan)
-            except PlanError:
-                impossible.append(f"{cell.column} at {cell.row}")
-            else:
+        for cell in cells_of(self._base, places):
+            if self._is_sound(cell.fault):
                 cells.append(cell)
+            else:
+                impossible.append(cell.name)
         return Grid(tuple(cells), places, tuple(impossible))
+
+    def _is_sound(self, fault: Fault) -> bool:
+        """Whether a plan can have that fault; faults are checked one by one, so that two that are sound go together."""
+        if fault not in self._sound:
+            plan = plus(self._base, fault)
+            try:
+                check(plan)
+                self._target.check(plan)
+            except PlanError:
+                self._sound[fault] = False
+            else:
+                self._sound[fault] = True
+        return self._sound[fault]
 
     def run(self, grid: Grid) -> Enumeration:
         """Runs every cell, and again what came to nothing certain; ends early, with what is done, on Ctrl-C."""
         interrupted = False
+        sheet = self._sheet
         left = {cell.plan.digest: cell for cell in grid.cells}
         try:
             for _ in range(1 + AGAIN):
-                self._pass(left, len(grid.cells))
-                left = {digest: one.cell for digest, one in self._done.items() if not one.settled}
+                self._pass(sheet, left, len(grid.cells), self._watch)
+                left = {digest: one.cell for digest, one in sheet.done.items() if not one.settled}
         except KeyboardInterrupt:
             interrupted = True
         return Enumeration(
@@ -227,60 +304,84 @@ class Enumerator:
             relay=self._plan.engine.relay,
             tp=self._plan.topology.tp,
             grid=grid,
-            done=tuple(self._done[cell.plan.digest] for cell in grid.cells if cell.plan.digest in self._done),
-            reds=self._reds(grid),
+            done=tuple(sheet.done[cell.plan.digest] for cell in grid.cells if cell.plan.digest in sheet.done),
+            reds=sheet.reds(self._bare),
             runs=self._runs,
             seconds=round(seconds_since(self._began), 3),
             interrupted=interrupted,
         )
 
-    def _pass(self, cells: dict[str, Cell], total: int) -> None:
-        plans = [cell.plan for cell in cells.values()]
-        with closing(trials(self._world, plans)) as runs:
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every pair that the cells run so far have shown, at depth 2, in the order in which they are worth a run."""
+        return pairs.ordered(self._follows.values())
+
+    def follow(
+        self,
+        found: Enumeration,
+        met: Sequence[Pair],
+        *,
+        limit: int = PAIRS,
+        unpruned: bool = False,
+        watch: Watch = lambda done, pairs: None,
+    ) -> Enumeration:
+        """Runs the first ``limit`` pairs, and again what is unknown; pruned ones only if ``unpruned``.
+
+        Ends early, with what is done, on Ctrl-C.
+        """
+        chosen = [pair for pair in met if unpruned or not pair.pruned][:limit]
+        sheet, interrupted = Sheet(), False
+        left: dict[str, Cell] = {pair.plan.digest: pair for pair in chosen}
+        try:
+            for _ in range(1 + AGAIN):
+                self._pass(sheet, left, len(chosen), watch)
+                left = {digest: one.cell for digest, one in sheet.done.items() if one.colour == "unknown"}
+        except KeyboardInterrupt:
+            interrupted = True
+        done = tuple(sheet.done[pair.plan.digest] for pair in chosen if pair.plan.digest in sheet.done)
+        alone = {one.cell.plan.digest: one.colour for one in found.done}
+        checked = [(one, pair) for one in done if (pair := _pruned(one)) is not None and one.colour != "missed"]
+        result = Pairs(
+            met=len(met),
+            pruned=sum(pair.pruned for pair in met),
+            chosen=len(chosen),
+            done=done,
+            reds=sheet.reds(self._bare),
+            checked=len(checked),
+            differing=tuple(one for one, pair in checked if one.colour != alone.get(pair.first.plan.digest)),
+        )
+        return structs.replace(
+            found,
+            pairs=result,
+            runs=self._runs,
+            seconds=round(seconds_since(self._began), 3),
+            interrupted=interrupted,
+        )
+
+    @property
+    def _bare(self) -> Cell:
+        return Cell(f"any place of {self._phase.name}", "nothing", self._plan)
+
+    def _pass(self, sheet: Sheet, cells: Mapping[str, Cell], total: int, watch: Watch) -> None:
+        with closing(trials(self._world, [cell.plan for cell in cells.values()])) as runs:
             for trial in runs:
                 self._runs += 1
-                cell, verdict = cells[trial.plan.digest], trial.verdict
-                before = self._done.get(trial.plan.digest)
-                self._done[trial.plan.digest] = Coloured(
-                    cell, colour_of(trial), 1 + (before.runs if before else 0), verdict
-                )
-                self._note(trial)
-                self._watch(sum(one.settled for one in self._done.values()), total)
+                cell = cells[trial.plan.digest]
+                colour = sheet.colour(cell, trial)
+                if sheet is self._sheet and self._depth == 2 and colour in ("served", "refused"):
+                    self._learn_second(cell, trial.history)
+                watch(sum(one.settled for one in sheet.done.values()), total)
 
-    def _reds(self, grid: Grid) -> tuple[Red, ...]:
-        """Distinct failures, those with the most cells first; one that came to something else again is left out."""
-        cells = {cell.plan.digest: cell for cell in grid.cells}
-        bare = Cell(f"any place of {self._phase.name}", "nothing", self._plan)
-        found = []
-        for failed in self._failures.values():
-            stayed = [trial for trial in failed if self._stays(trial)]
-            digests = dict.fromkeys(trial.plan.digest for trial in stayed)
-            if stayed:
-                tally = Tally.of([trial.verdict for trial in stayed])
-                found.append(Red(stayed[0], tuple(cells.get(digest, bare) for digest in digests), tally))
-        return tuple(sorted(found, key=lambda red: -len(red.cells)))
-
-    def _stays(self, trial: Trial) -> bool:
-        """Whether a failed run still counts: its cell has come to nothing better since, or it is of no cell."""
-        cell = self._done.get(trial.plan.digest)
-        return cell is None or cell.colour not in ("served", "refused")
+    def _learn_second(self, cell: Cell, history: History) -> None:
+        """Keeps what can follow a cell, from its first run that came to something certain."""
+        if cell.plan.digest in self._follows:
+            return
+        found = pairs.seconds(history, len(self._base.faults), self._phase, self._target, frozenset(self._known))
+        self._follows[cell.plan.digest] = cell, tuple(second for second in found if self._is_sound(second.fault))
 
 
-def _cells(plan: Plan, places: Places) -> Iterator[Cell]:
-    """Every cell there could be, row by row: role by role, link by link, each in the order of a run."""
-    roles, links = plan.topology.roles, [frame.link for frame in places.frames]
-    for call, of_call in sides(sorted(places.instants, key=lambda at: roles.index(at.role))).items():
-        for kind, at_instant in ON_INSTANTS.items():
-            for side in SIDES:
-                if side in of_call:
-                    yield Cell(call, f"{kind}:{side}", _with(plan, at_instant(of_call[side])))
-    for frame in sorted(places.frames, key=lambda place: links.index(place.link)):
-        for kind, to_frame in ON_FRAMES.items():
-            yield Cell(str(frame), kind, _with(plan, to_frame(frame)))
-
-
-def _with(plan: Plan, fault: Fault) -> Plan:
-    return structs.replace(plan, faults=(*plan.faults, fault))
+def _pruned(one: Coloured) -> Pair | None:
+    """Its pair, if lineage has pruned it."""
+    return one.cell if isinstance(one.cell, Pair) and one.cell.pruned else None
 
 
 def colour_of(trial: Trial) -> Colour:

@@ -48,8 +48,8 @@ def learn(phase: Phase, plain: Sequence[History], observed: Sequence[History]) -
     Raises ValueError for a run that has not come through the phase.
     """
     return Places(
-        _common([(dict(_instants(history)), phase.window(history)) for history in (*plain, *observed)]),
-        _common([(dict(_frames(history)), phase.window(history)) for history in observed]),
+        _common([(dict(instants(history)), phase.window(history)) for history in (*plain, *observed)]),
+        _common([(dict(frames(history)), phase.window(history)) for history in observed]),
     )
 
 
@@ -67,7 +67,7 @@ def _common(runs: Sequence[tuple[dict[P, int], tuple[int, int]]]) -> tuple[P, ..
     )
 
 
-def _instants(history: History) -> Iterator[tuple[Instant, int]]:
+def instants(history: History) -> Iterator[tuple[Instant, int]]:
     """Every instant that a run passed, and when first (nanoseconds)."""
     seen: set[Instant] = set()
     succeeded: Counter[tuple[str, str]] = Counter()
@@ -92,7 +92,7 @@ def _instants(history: History) -> Iterator[tuple[Instant, int]]:
             yield instant, event.t
 
 
-def _frames(history: History) -> Iterator[tuple[FramePlace, int]]:
+def frames(history: History) -> Iterator[tuple[FramePlace, int]]:
     """Every frame that a run's proxy saw for the first time, and when (nanoseconds)."""
     for frame in history.frames:
         if frame.nth > 0:

@@ -16,7 +16,8 @@ from harness.instant import Instant
 from harness.plan import Plan, PlanError
 from harness.report.heat import heat_object, heat_table
 from harness.search import phases
-from harness.search.enumerate import Cell, Enumeration, Enumerator, Grid
+from harness.search.cells import Cell
+from harness.search.enumerate import Enumeration, Enumerator, Grid
 from harness.search.places import FramePlace, Places, learn
 from harness.targets import get
 from harness.verdict import Verdict
