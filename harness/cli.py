@@ -181,7 +181,7 @@ def enumerate(  # the command's name; the built-in of that name is not used here
     start: Start = None,
     bug: BugId = None,
     depth: Annotated[int, typer.Option("--depth", min=1, max=2, help="2: a second fault after each, too.")] = 1,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Pairs to run at most. Default 300.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Pairs of a phase at most. Default 300.")] = None,
     unpruned: Annotated[bool, typer.Option("--unpruned", help="Run also pairs that can touch no output.")] = False,
     lanes: Lanes = None,
     out: Out = OUT,

@@ -150,7 +150,7 @@ def _pairs_table(pairs: Pairs) -> Table:
     table = _plain_table("first, then")
     there = [kind for kind in kinds if any(then == kind for _, then in counts)]
     for kind in there:
-        table.add_column(kind, no_wrap=True)
+        table.add_column(kind, overflow="fold")
     for first in kinds:
         row = [_counts(counts.get((first, then), Counter())) for then in there]
         if any(row):

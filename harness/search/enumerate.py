@@ -339,7 +339,7 @@ class Enumerator:
             interrupted = True
         done = tuple(sheet.done[pair.plan.digest] for pair in chosen if pair.plan.digest in sheet.done)
         alone = {one.cell.plan.digest: one.colour for one in found.done}
-        checked = [(one, pair) for one in done if (pair := _pruned(one)) is not None and one.colour != "missed"]
+        checked = [(one, pair) for one in done if (pair := _pruned(one)) is not None]
         result = Pairs(
             met=len(met),
             pruned=sum(pair.pruned for pair in met),
@@ -380,8 +380,9 @@ class Enumerator:
 
 
 def _pruned(one: Coloured) -> Pair | None:
-    """Its pair, if lineage has pruned it."""
-    return one.cell if isinstance(one.cell, Pair) and one.cell.pruned else None
+    """Its pair, if lineage has pruned it and it fired: a second fault that did not fire has changed nothing."""
+    fired = one.colour != "missed" and all(count.fired for count in one.verdict.faults)
+    return one.cell if fired and isinstance(one.cell, Pair) and one.cell.pruned else None
 
 
 def colour_of(trial: Trial) -> Colour:

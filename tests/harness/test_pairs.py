@@ -15,10 +15,10 @@ from harness.faults import Drop, Fault, Kill, Stop, kind_of
 from harness.history import Event, Frame, History
 from harness.instant import Instant
 from harness.plan import Plan
-from harness.report.heat import heat_object, heat_table
+from harness.report.heat import MARKS, heat_object, heat_table
 from harness.search import pairs, phases
 from harness.search.cells import Cell, cells_of
-from harness.search.enumerate import Enumeration, Enumerator, Grid
+from harness.search.enumerate import Colour, Coloured, Enumeration, Enumerator, Grid, Pairs
 from harness.search.pairs import Pair, Second
 from harness.search.places import Places
 from harness.targets import get
@@ -189,8 +189,8 @@ def run_fake(
     return enumerator.follow(found, enumerator.pairs(), **kwargs), world
 
 
-def text_of(found: Enumeration) -> str:
-    console = Console(width=120)
+def text_of(found: Enumeration, width: int = 120) -> str:
+    console = Console(width=width)
     with console.capture() as shown:
         console.print(heat_table(found))
     return shown.get()
@@ -244,6 +244,20 @@ def test_an_unknown_pair_is_run_again_and_a_red_one_is_told_in_full(
     assert (built["red"], built["unknown"], built["run"]) == (1, 1, 9)
 
 
+def test_every_count_is_shown_on_a_narrow_terminal() -> None:
+    kinds = ("kill", "stop", "raise", "drop", "duplicate", "hold", "reorder", "reset")
+    colours: tuple[Colour, ...] = ("served", "refused", "red", "unknown", "missed")
+    done = []
+    for n, colour in enumerate(colours):
+        for kind in kinds:
+            made = Pair(f"place {n}", kind, BASE, Cell("place", "kill:before", BASE), pruned=False)
+            done += [Coloured(made, colour, 1, verdict_of(BASE))] * 1234
+    result = Enumeration("handshake", "engine", "pushpull", 2, Grid((), Places((), ()), ()), (), (), 0, 0.0)
+    text = text_of(structs.replace(result, pairs=Pairs(9, 0, 9, tuple(done))), width=80)
+    assert "…" not in text
+    assert all(text.count(f"1234{sign}") == len(kinds) for sign, _, _ in MARKS.values())
+
+
 def test_a_pruned_pair_that_comes_to_something_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def judged(plan: Plan, run: int) -> Verdict:
         wrong = len(plan.faults) == 2 and plan.faults[1].victim == "client" and kind_of(plan.faults[1]) == "stop"
@@ -253,6 +267,19 @@ def test_a_pruned_pair_that_comes_to_something_else_is_told(monkeypatch: pytest.
     assert found.pairs is not None
     assert {one.cell.column for one in found.pairs.differing} == {"stop:after"}
     assert "9 of the pruned were run all the same, and 3 came to something else" in text_of(found)
+
+
+def test_a_pruned_pair_that_fails_before_its_second_fault_fires_says_nothing_of_the_pruning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def judged(plan: Plan, run: int) -> Verdict:
+        if len(plan.faults) == 1:
+            return verdict_of(plan)
+        return structs.replace(wedge_of(plan), faults=verdict_of(plan, fired=0).faults)
+
+    found, _ = run_fake(monkeypatch, judged, unpruned=True)
+    assert found.pairs is not None
+    assert (found.pairs.colours["red"], found.pairs.checked, found.pairs.differing) == (18, 0, ())
 
 
 def test_what_is_pruned_comes_to_what_its_first_fault_comes_to_alone(world: RealWorld) -> None:
