@@ -244,6 +244,20 @@ def test_an_unknown_pair_is_run_again_and_a_red_one_is_told_in_full(
     assert (built["red"], built["unknown"], built["run"]) == (1, 1, 9)
 
 
+def test_interrupted_pairs_keep_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(plan: Plan, run: int) -> Verdict:
+        if [kind_of(fault) for fault in plan.faults] == ["raise", "raise"]:
+            raise KeyboardInterrupt
+        return verdict_of(plan)
+
+    found, _ = run_fake(monkeypatch, judged)
+    assert found.pairs is not None
+    assert found.interrupted
+    assert len(found.done) == 3
+    assert len(found.pairs.done) < 9
+    assert found.exit_code == 4, "what was not run is not known"
+
+
 def test_every_count_is_shown_on_a_narrow_terminal() -> None:
     kinds = ("kill", "stop", "raise", "drop", "duplicate", "hold", "reorder", "reset")
     colours: tuple[Colour, ...] = ("served", "refused", "red", "unknown", "missed")
