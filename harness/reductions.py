@@ -26,6 +26,9 @@ from harness.faults.frames import FramesFault
 from harness.instant import Instant
 from harness.plan import Plan, Request, Topology
 
+_REQUESTS = ("request", "reuse")
+"""The settings of faults that are numbers of requests."""
+
 # The longest first: what waits longer repeats better.
 _ROUND_SECONDS = (1.0, 0.3, 0.1)
 
@@ -125,12 +128,34 @@ def _less_work(plan: Plan) -> Iterator[Plan]:
     for index in range(len(plan.workload.utilities)):
         fewer = plan.workload.utilities[:index] + plan.workload.utilities[index + 1 :]
         yield structs.replace(plan, workload=structs.replace(plan.workload, utilities=fewer))
-    if len(requests) > 1:
-        for request in requests:
-            yield _with_requests(plan, [request])
+    yield from _fewer_requests(plan)
     for index, request in enumerate(requests):
         for smaller in _smaller(request):
             yield _with_requests(plan, [*requests[:index], smaller, *requests[index + 1 :]])
+
+
+def _fewer_requests(plan: Plan) -> Iterator[Plan]:
+    """With one request, with either half, and without each. What a fault is done to has to stay."""
+    count = len(plan.workload.requests)
+    if count < 2:
+        return
+    half = count // 2
+    some = [(index,) for index in range(count)] + [tuple(range(half)), tuple(range(half, count))]
+    some += [tuple(other for other in range(count) if other != index) for index in range(count)]
+    for kept in dict.fromkeys(some):
+        number = {before: after for after, before in enumerate(kept)}
+        faults = [_renumbered(fault, number) for fault in plan.faults]
+        if None not in faults:
+            fewer = structs.replace(plan, faults=tuple(fault for fault in faults if fault is not None))
+            yield _with_requests(fewer, [plan.workload.requests[index] for index in kept])
+
+
+def _renumbered(fault: Fault, number: dict[int, int]) -> Fault | None:
+    """The fault, of requests that have other numbers now; None if one of them is gone."""
+    named = {name: value for name in _REQUESTS if isinstance(value := getattr(fault, name, None), int)}
+    if any(value not in number for value in named.values()):
+        return None
+    return structs.replace(fault, **{name: number[value] for name, value in named.items()})
 
 
 def _with_requests(plan: Plan, requests: Sequence[Request]) -> Plan:

@@ -56,15 +56,19 @@ def _had_begun(history: History, role: str) -> bool:
 
 def _survivors(history: History, target: Target) -> list[Finding]:
     dead = outcome.killed(history)
-    leaving = next((e.t for e in history.of("client", "shutdown") if e.kind == "begin"), None)
-    if leaving is not None and leaving < outcome.killed_at(history):
+    leaving, died = outcome.leaving_at(history), outcome.killed_at(history)
+    if leaving is not None and leaving < died:
         return []  # the engine was already asked to stop: its ranks leave in order, not for a peer
+    notice = int(target.bounds(history.plan).notice * SECOND)
+    unnoticed = leaving is not None and leaving < died + notice
     findings, refusing = [], outcome.refusing(history)
     for process in history.processes:
         if process.role == "client" or process.role.removesuffix(AGAIN) in dead or process.status is None:
             continue
         if process.status == -signal.SIGTERM and not _had_begun(history, process.role):
             continue  # it cannot leave by itself before it runs
+        if process.ended_by == "itself" and unnoticed and target.left_in_order(process.status):
+            continue  # it was asked to stop before anybody could know of the death
         if process.ended_by == "itself" and (_ran_out(history, target, process) or process.role in refusing):
             continue
         if process.ended_by != "itself" or not target.left_for_a_peer(process.status):

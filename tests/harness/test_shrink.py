@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from msgspec import structs
 
 from harness import trial
-from harness.faults import Delay, Hold, Kill, Lag, Stall, Stop
+from harness.faults import AbortRace, Close, Delay, Hold, Kill, Lag, Stall, Stop
 from harness.history import History
 from harness.instant import Instant
 from harness.plan import Plan, Request, Topology, Workload, check
@@ -219,3 +219,36 @@ def test_what_does_not_fail_at_first_gets_a_second_look(monkeypatch: pytest.Monk
     shrunk, _ = shrink_by(monkeypatch, late, max_runs=2000)
     assert shrunk.plan.faults == (Hold(link="relay", frame="join", victim="dp0.rank1", or_after=1.0),)
     assert shrunk.plan.topology.tp == 2
+
+
+def test_requests_go_down_to_those_that_are_needed_and_faults_follow_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two requests of five are needed; the fault is of the fourth."""
+    prompts = [(1,), (2, 2), (3, 3), (4, 4), (5, 5)]
+    big = Plan(
+        workload=Workload(requests=tuple(Request(prompt=prompt, max_tokens=3) for prompt in prompts)),
+        faults=(Close(request=3, after_tokens=1), AbortRace(request=3, when="finish", reuse=1)),
+    )
+
+    def rule(plan: Plan) -> bool:
+        asked = [request.prompt for request in plan.workload.requests]
+        return len(asked) >= 2 and any(isinstance(f, Close) and f.request >= 1 for f in plan.faults)
+
+    monkeypatch.setattr(trial, "judge", judge_by(lambda seen: (wedge_of if rule(seen.plan) else verdict_of)(seen.plan)))
+    smallest = Shrinker(FakeWorld(), wedged, max_runs=500).shrink(big).plan
+    assert len(smallest.workload.requests) == 2
+    assert [fault.request for fault in smallest.faults if isinstance(fault, Close)] == [1]
+
+
+def test_a_request_that_a_fault_is_done_to_does_not_go() -> None:
+    plan = Plan(
+        workload=Workload(requests=(Request(prompt=(1,)), Request(prompt=(2,)), Request(prompt=(3,)))),
+        faults=(Close(request=1), AbortRace(request=2, when="finish", reuse=0)),
+    )
+    for smaller in reductions(plan):
+        asked = [request.prompt for request in smaller.workload.requests]
+        for fault in smaller.faults:
+            if isinstance(fault, Close) and len(asked) < 3:
+                assert asked[fault.request] == (2,)
+            if isinstance(fault, AbortRace) and len(asked) < 3:
+                assert asked[fault.request] == (3,)
+                assert fault.reuse is None or asked[fault.reuse] == (1,)

@@ -9,7 +9,7 @@ from harness.faults import Delay, Duplicate, Fault, Kill, Lag, Raise, Stop, Term
 from harness.instant import Instant
 from harness.oracles import ORACLES
 from harness.targets import get
-from tests.harness.synthetic import KILL_RANK_0, call, failed, history, mark, process, sentences
+from tests.harness.synthetic import KILL_RANK_0, STARTED, call, failed, history, mark, process, request, sentences
 
 _CAUSES = [
     ("PageError: the 512 pages do not add up", 11, True),
@@ -66,6 +66,17 @@ def test_a_survivor_that_did_not_leave_for_its_peer_is_found(status: int, ended_
     found = sentences("DEATH", failed(), faults=[KILL_RANK_0], fired=[1], processes=processes)
     assert found
     assert found[0].startswith("dp0.rank1 did not leave for the death of dp0.rank0 by itself")
+
+
+@pytest.mark.parametrize(("status", "later", "found"), [(0, 100, False), (0, 900, True), (10, 100, True)])
+def test_a_survivor_may_leave_in_order_if_it_was_asked_to_before_the_death_was_noticed(
+    status: int, later: int, found: bool
+) -> None:
+    at = mark(90, "fault.fired", number=0)
+    events = [*STARTED, *request(10, (7, 8)), at, mark(90 + later, "shutdown", "begin")]
+    processes = [process("client"), process("dp0.rank0", -9), process("dp0.rank1", status)]
+    told = sentences("DEATH", events, faults=[KILL_RANK_0], fired=[1], processes=processes)
+    assert bool(told) == found
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(None, False), (0.1, True)])
