@@ -1,4 +1,4 @@
-"""The command line: `nowedge hunt | enumerate | run | list | sites | faults | replay | script | judge | bench`.
+"""The command line: ``nowedge hunt``, ``run`` and the others that ``nowedge --help`` lists.
 
 Every mistake of the person ends with one line on standard error and exit code 2; the other codes are those of
 `harness.verdict`. What a command needs is imported inside it, so that help and mistakes are answered at once.
@@ -83,6 +83,9 @@ def hunt(
     lanes: Lanes = None,
     start: Start = None,
     bug: BugId = None,
+    guided: Annotated[
+        bool, typer.Option("--guided", help="Draw half of the plans near those that brought new orders of events.")
+    ] = False,
     out: Out = OUT,
     json: Json = False,
 ) -> None:
@@ -112,6 +115,8 @@ def hunt(
         start=start or "fork",
         out=out,
         bug=seeded,
+        guided=guided,
+        examples=out / folder.EXAMPLES,
     )
     with progress.Line() as line, RealWorld(lanes=options.lanes, stacks=True) as world:
         result = Hunt(world, options, progress.HuntProgress(line, options, relay or "default relay")).run()
@@ -346,6 +351,34 @@ def replay(
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(outcome.code(outcomes, single=True, expect=expect))
+
+
+@app.command()
+def shrink(
+    file: File,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How many runs it may take.")] = 150,
+    lanes: Lanes = None,
+    out: Out = OUT,
+    json: Json = False,
+) -> None:
+    """Make the plan of a replay file as small as it can be and still fail in the same way."""
+    from harness import folder
+    from harness import replay as replays
+
+    recorded = replays.load(file)
+    _checked(recorded.plan, str(file))
+    folder.usable(out)
+    from harness.report import json as objects
+    from harness.report import progress, tables
+    from harness.search.smallest import of_replay
+    from harness.world.real import RealWorld
+
+    count = lanes or RealWorld.default_lanes()
+    with progress.Line() as line, RealWorld(lanes=count, stacks=True) as world:
+        line.show(f"shrinking  {recorded.word} in at most {runs} runs")
+        found = of_replay(world, recorded, width=count, max_runs=runs).written(out)
+    _print(objects.found_object(found) if json else tables.found_report(found))
+    raise typer.Exit(found.verdict.exit_code)
 
 
 @app.command()

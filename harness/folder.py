@@ -18,6 +18,9 @@ from harness.verdict import Verdict
 
 DEFAULT = Path(".nowedge")
 
+EXAMPLES = "examples"
+"""The folder in it of plans that failed, with which the next hunt begins."""
+
 
 class FolderError(ValueError):
     """A folder that cannot be written; one clear sentence."""

@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from harness import plan as plans
 from harness.plan import Plan, PlanError
-from harness.trial import Trial, repeat
+from harness.trial import Trial
 from harness.verdict import Grade, Verdict, Word
-from harness.world import World
 
 FORMAT = 1
 
@@ -94,8 +93,3 @@ def load(path: Path) -> Replay:
     except OSError as error:
         raise ReplayError(f"cannot read {path}: {error.strerror or error}") from None
     return parse(data, str(path))
-
-
-def again(world: World, replay: Replay, runs: int) -> list[Trial]:
-    """Runs the plan of a replay ``runs`` times."""
-    return list(repeat(world, replay.plan, runs, scenario=replay.scenario, seed=replay.seed))

@@ -8,7 +8,7 @@ something wrong in that very run. Then the same plan is run without the bug, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -22,9 +22,8 @@ from harness.bench import BenchError, Options
 from harness.bench.journal import Journal
 from harness.bug import Bug, Sighting
 from harness.clock import now, seconds_since
-from harness.plan import Plan
-from harness.search.hunt import HuntOptions, drawn
-from harness.trial import Trial, repeat, trials
+from harness.search.hunt import HuntOptions, hunting
+from harness.trial import Trial, repeat
 from harness.verdict import EXIT_FAILED, EXIT_UNKNOWN
 from harness.world import World
 from harness.world.real import RealWorld
@@ -150,13 +149,13 @@ def table(result: dict[str, Any]) -> RenderableType:
 
 
 def _trial(world: World, bug: Bug, seed: int, options: Options) -> Told:
-    hunted = HuntOptions(seed=seed, bug=bug)
+    hunted = HuntOptions(seed=seed, bug=bug, seconds=SECONDS, lanes=options.lanes or RealWorld.default_lanes())
     began = now()
     seen = Sighting.of(bug, ())
     others = 0
     detecting: Trial | None = None
     seconds = 0.0
-    with closing(trials(world, _bounded(drawn(hunted), began), scenario=bug.name, seed=seed)) as ended:
+    with closing(hunting(world, hunted)) as ended:
         for trial in ended:
             one = Sighting.of(bug, [trial.verdict])
             seen = seen.and_then(one)
@@ -187,13 +186,6 @@ def _trial(world: World, bug: Bug, seed: int, options: Options) -> Told:
 def _keep(trial: Trial, name: str, out: Path) -> None:
     """Writes the folder of a trial, for whoever wants to know what it was."""
     folder.write(out, structs.replace(trial, verdict=structs.replace(trial.verdict, scenario=name)))
-
-
-def _bounded(plans: Iterator[Plan], began: int) -> Iterator[Plan]:
-    for plan in plans:
-        if seconds_since(began) >= SECONDS:
-            return
-        yield plan
 
 
 def _row(bug: Bug, told: Sequence[Told]) -> dict[str, Any]:

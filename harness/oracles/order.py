@@ -62,14 +62,17 @@ def _outputs(history: History) -> list[Finding]:
     for event in history.of("client", "output.recv", "after"):
         if event.kind != "outputs" or event.number < 0:
             continue
-        if event.number != expected and not _refused(history, event):
+        if event.number != expected and not _refused(history, event, expected - 1):
             return [Finding.of("ORDER", f"output message {event.number} came where {expected} was due", event)]
         expected += 1
     return []
 
 
-def _refused(history: History, wrong: Event) -> bool:
-    """Whether the client read no further than the wrong message, and told its users of an error."""
-    later = [event for event in history.of("client") if event.t > wrong.t]
-    read_on = any((event.site, event.side) == ("output.recv", "after") and event.ok for event in later)
-    return not read_on and any(event.site in ("request.failed", "latched") for event in later)
+def _refused(history: History, wrong: Event, accepted: int) -> bool:
+    """Whether the client read no further than the wrong message, and gave nothing of it to anybody.
+
+    What came in one go is read before any of it is given out. A message holds at most one token of each request.
+    """
+    later = (event for event in history.of("client", "output.recv", "after") if event.t > wrong.t)
+    read_on = any(event.ok for event in later)
+    return not read_on and all(len(request.tokens) <= accepted for request in outcome.requests(history))

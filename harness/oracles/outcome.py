@@ -314,12 +314,17 @@ def blamable(history: History) -> tuple[str, ...]:
 
 
 def refusing(history: History) -> frozenset[str]:
-    """The roles at either end of a link on which a fault has lost, changed or repeated something.
+    """The roles to which something comes that a fault has lost, changed or repeated, in a frame or in a collective.
 
-    What comes there may be such that the role has to leave by itself, whoever else dies meanwhile.
+    It may be such that the role has to leave by itself, whoever else dies or is asked to leave meanwhile.
     """
-    did = [fault for fault in fired(history) if isinstance(fault, OnFrames) and math.isinf(fault.cost)]
-    return frozenset(role for fault in did for role in (fault.victim, get(history.plan.target).binder(fault.link)))
+    roles: set[str] = set()
+    for fault in fired(history):
+        if isinstance(fault, OnCollectives):
+            roles.update(history.plan.topology.ranks)
+        elif isinstance(fault, OnFrames) and math.isinf(fault.cost):
+            roles.update((fault.victim, get(history.plan.target).binder(fault.link)))
+    return frozenset(roles)
 
 
 def _on_the_path(history: History, did: Sequence[Fault]) -> tuple[str, ...]:

@@ -79,11 +79,13 @@ def _statuses(history: History, target: Target, begun: Event, cost: float) -> li
     patience = min(target.patience(history.plan).serving, target.bounds(history.plan).stop / _SHARE)
     if history.ended != "done" or cost >= patience:
         return []
-    findings = []
+    findings, refusing = [], outcome.refusing(history)
     for process in history.processes:
         if process.role not in history.plan.topology.ranks or process.ended_by != "itself" or process.status is None:
             continue
         if (process.ended or 0) >= begun.t and not target.left_in_order(process.status):
+            if process.role in refusing:
+                return []  # what is wrong with a frame or a collective was found out only now
             how = target.exit_meaning(process.status)
             sentence = f"{process.role} did not leave in order when the engine was stopped: {how}"
             findings.append(Finding("STOP", sentence, process.role, process.ended or 0, f"{process.role}:exit"))

@@ -11,7 +11,7 @@ from msgspec import structs
 from harness.bug import Bug
 from harness.outcome import Outcome
 from harness.scenario import Scenario
-from harness.search.score import HuntResult
+from harness.search.score import Found, HuntResult
 from harness.verdict import Verdict
 
 
@@ -92,18 +92,20 @@ def hunt_object(result: HuntResult) -> dict[str, Any]:
     """A hunt: its table, and each finding as a verdict."""
     built: dict[str, Any] = msgspec.to_builtins(structs.replace(result, found=()))
     built["blind"] = result.blind
-    built["found"] = [
-        {
-            **verdict_object(found.verdict),
-            "met": found.met,
-            "faults_before": found.faults_before,
-            "runs": found.confirmed.runs,
-            "tally": found.confirmed.words,
-            "shrink_runs": found.shrink_runs,
-        }
-        for found in result.found
-    ]
+    built["found"] = [found_object(found) for found in result.found]
     return built
+
+
+def found_object(found: Found) -> dict[str, Any]:
+    """One failure, as a verdict, and how it was confirmed and shrunk."""
+    return {
+        **verdict_object(found.verdict),
+        "met": found.met,
+        "faults_before": found.faults_before,
+        "runs": found.confirmed.runs,
+        "tally": found.confirmed.words,
+        "shrink_runs": found.shrink_runs,
+    }
 
 
 def scenario_object(scenario: Scenario) -> dict[str, Any]:

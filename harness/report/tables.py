@@ -115,8 +115,14 @@ def hunt_table(result: HuntResult) -> RenderableType:
     _add(sums, "found", _found_words(result))
     parts: list[RenderableType] = [table, Text(), sums]
     for found in result.found:
-        parts += [Text(), finding(found.verdict, _again(found)), Text(f"  {_history_of(found)}", style="dim")]
+        met = f"met by {plural(found.met, 'plan')} of the hunt"
+        parts += [Text(), finding(found.verdict, _again(found)), Text(f"  {'; '.join([met, *_shrunk(found)])}", "dim")]
     return Group(*parts)
+
+
+def found_report(found: Found) -> RenderableType:
+    """One failure that was shrunk."""
+    return Group(finding(found.verdict, _again(found)), *(Text(f"  {words}", "dim") for words in _shrunk(found)))
 
 
 def list_table(scenarios: Iterable[Scenario]) -> Table:
@@ -271,8 +277,10 @@ def _again(found: Found) -> str:
     return f"{confirmed.words.get(found.verdict.word, 0)} of {confirmed.runs}" if confirmed.runs else "not repeated"
 
 
-def _history_of(found: Found) -> str:
+def _shrunk(found: Found) -> list[str]:
+    """How a failure was shrunk, if it was."""
+    if not found.shrink_runs:
+        return []
     after = len(found.verdict.plan.get("faults", ()))
-    met = f"met by {plural(found.met, 'plan')} of the hunt"
-    shrunk = f"shrunk from {plural(found.faults_before, 'fault')} to {after} in {plural(found.shrink_runs, 'run')}"
-    return f"{met}; {shrunk}" if found.shrink_runs else met
+    faults = plural(found.faults_before, "fault")
+    return [f"shrunk from {faults} to {after} in {plural(found.shrink_runs, 'run')}"]

@@ -45,53 +45,91 @@ from harness.search.phases import BUDGET
 
 
 def cover(tp: tuple[int, int], relay: str, start: str = "fork", target: str = "engine") -> Iterator[Plan]:
-    """A clean plan for each number of ranks, then one plan for each kind of fault at the most ranks, two at the end."""
-    for ranks in range(tp[0], tp[1] + 1):
-        yield _plan(ranks, relay, start, target, ())
-    last, first = f"dp0.rank{tp[1] - 1}", "dp0.rank0"
-    late = sites.late_instants()[0]
-    sending, telling = Instant(first, "output.send", side="before"), Instant(first, "output.send")
-    for fault in (
+    """A clean plan for each number of ranks, and a plan for each kind of fault; what wedges most engines comes first.
+
+    Two ranks show most bugs at the least cost, so the faults come there; at the most ranks come only those between
+    ranks that have no counterpart with two: one rank alone is late, or dies, or does not hear.
+    """
+    low, high = tp
+    few = max(low, min(2, high))
+    last = f"dp0.rank{few - 1}"
+    yield _plan(few, relay, start, target, ())
+    deaths, rest = _on_roles(last)
+    frames, collectives = (_on_frames(relay, last), _on_collectives(last)) if few > 1 else ((), ())
+    for faults in (deaths, frames):
+        for fault in faults:
+            yield _plan(few, relay, start, target, [fault])
+    for ranks in range(low, high + 1):
+        if ranks != few:
+            yield _plan(ranks, relay, start, target, ())
+    if high > few:
+        for fault in _of_one_among_many(relay, f"dp0.rank{high - 1}"):
+            yield _plan(high, relay, start, target, [fault])
+    for faults in (rest, collectives):
+        for fault in faults:
+            yield _plan(few, relay, start, target, [fault])
+
+
+_FIRST = "dp0.rank0"
+_LATE = sites.late_instants()[0]
+_SENDING, _TELLING = Instant(_FIRST, "output.send", side="before"), Instant(_FIRST, "output.send")
+
+
+def _on_roles(last: str) -> tuple[Sequence[Fault], Sequence[Fault]]:
+    """What is done to processes, calls and users: deaths and late starts, then the rest."""
+    return (
+        Kill(at=_TELLING),
         Delay(at=Instant(last, "start"), seconds=0.2),
-        Stop(at=Instant(last, "tp.all_reduce", n=2), seconds=0.2),
-        Kill(at=telling),
         Kill(at=Instant("client", "output.recv", "outputs")),
-        Cancel(during="add"),
-        Close(),
+        Kill(at=_LATE),
+        Kill(at=Instant(last, "start")),
+        Exit(at=_TELLING, code=0),
+        Raise(at=_SENDING),
         AbortRace(when="stranger"),
+        Close(),
+    ), (
+        Stop(at=Instant(last, "output.send" if last == _FIRST else "tp.all_reduce", n=1), seconds=0.2),
+        Cancel(during="add"),
         SlowReader(),
         DropClient(),
-        Delay(at=late, seconds=0.3),
-        Kill(at=late),
-        Raise(at=sending),
-        Exit(at=telling, code=0),
-        Terminate(at=telling),
-        Restart(at=telling),
-        Block(at=sending, or_after=0.2),
+        Delay(at=_LATE, seconds=0.3),
+        Terminate(at=_TELLING),
+        Restart(at=_TELLING),
+        Block(at=_SENDING, or_after=0.2),
         Flood(count=4),
         Poison(),
         BlockLoop(seconds=0.05),
-    ):
-        yield _plan(tp[1], relay, start, target, [fault])
-    if tp[1] > 1:
-        summing = Instant(last, "tp.all_reduce", n=3, side="before")
-        for collective in (Skip(at=summing), Extra(at=summing), Swap(at=summing), WrongShape(at=summing)):
-            yield _plan(tp[1], relay, start, target, [collective])
-        for link, frame in sites.frames(relay):
-            yield _plan(tp[1], relay, start, target, [Hold(link=link, frame=frame, victim=last, or_after=0.1)])
-        step: dict[str, Any] = {"link": "relay", "frame": "step", "victim": last}
-        for of_frame in (
-            Drop(**step),
-            Lag(**step, seconds=0.1),
-            Reorder(**step),
-            Reset(**step),
-            Stall(**step, or_after=0.1),
-            Duplicate(**step),
-            Corrupt(**step),
-            Truncate(**step),
-            Foreign(**step),
-        ):
-            yield _plan(tp[1], relay, start, target, [of_frame])
+    )
+
+
+def _on_frames(relay: str, victim: str) -> Sequence[Fault]:
+    step: dict[str, Any] = {"link": "relay", "frame": "step", "victim": victim}
+    holds = [Hold(link=link, frame=frame, victim=victim, or_after=0.1) for link, frame in sites.frames(relay)]
+    return (
+        Drop(**step),
+        *holds,
+        Duplicate(**step),
+        Reset(**step),
+        Reorder(**step),
+        Corrupt(**step),
+        Truncate(**step),
+        Foreign(**step),
+        Lag(**step, seconds=0.1),
+        Stall(**step, or_after=0.1),
+    )
+
+
+def _on_collectives(role: str) -> Sequence[Fault]:
+    summing = Instant(role, "tp.all_reduce", n=3, side="before")
+    return (Skip(at=summing), Extra(at=summing), Swap(at=summing), WrongShape(at=summing))
+
+
+def _of_one_among_many(relay: str, role: str) -> Sequence[Fault]:
+    return (
+        *(Hold(link=link, frame=frame, victim=role, or_after=0.3) for link, frame in sites.frames(relay)[:1]),
+        Delay(at=Instant(role, "start"), seconds=0.2),
+        Kill(at=Instant(role, "tp.all_reduce", n=2)),
+    )
 
 
 def _plan(ranks: int, relay: str, start: str, target: str, faults: Sequence[Fault]) -> Plan:

@@ -130,8 +130,8 @@ class Situation:
         late = self.choose.number(1, 5) == 5
         return self._one(self.passage.late if late else (*self.passage.ranks, *further))
 
-    def during_work(self) -> Instant:
-        return self._one(self.passage.ranks)
+    def during_work(self, but: Instant | None = None) -> Instant:
+        return self._one([at for at in self.passage.ranks if at != but])
 
     def collective(self) -> Instant:
         return self._one([at for at in self.passage.ranks if _is_collective(at)])
@@ -178,8 +178,9 @@ def _pause(kind: type[Delay] | type[Stop]) -> Callable[[Situation], Fault]:
 
 
 def _block(s: Situation) -> Fault:
-    until = s.during_work() if s.choose.whether() else None
-    return Block(at=s.during_work(), until=until, or_after=s.seconds(), optional=True)
+    at = s.during_work()
+    until = s.during_work(but=at) if s.choose.whether() else None
+    return Block(at=at, until=until, or_after=s.seconds(), optional=True)
 
 
 def _hold(s: Situation) -> Fault:

@@ -1,42 +1,41 @@
 """The hunt: first the canary, then plan after plan, then each distinct failure confirmed, shrunk and written down.
 
-Plans come from Hypothesis, but nothing is run or judged inside it (see `harness.search.draw`). While plans run nothing
-else does: confirming and shrinking wait until the lanes are free.
+Plans come from Hypothesis, but nothing is run or judged inside it (see `harness.search.draw` and, for those near what
+was new, `harness.search.guide`). While plans run nothing else does: confirming and shrinking wait until the lanes are
+free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.strategies import SearchStrategy
 from msgspec import Struct, structs
 
 from harness import folder
 from harness.bug import Bug
+from harness.clock import now, seconds_since
 from harness.plan import MAX_TP, EngineOptions, Plan
 from harness.search.canary import RELAY as CANARY_RELAY
 from harness.search.canary import Canary, sing
 from harness.search.cover import cover
 from harness.search.draw import draw
+from harness.search.examples import Examples
+from harness.search.guide import Guide
 from harness.search.passage import Passages, learnt, of_table
 from harness.search.score import Failure, Found, HuntResult, Score
+from harness.search.smallest import smallest
 from harness.search.strategies import plans
-from harness.shrink import Shrinker
-from harness.targets import get
-from harness.trial import Tally, Trial, repeat, trials
-from harness.verdict import Verdict
+from harness.trial import Tally, Trial, trials
 from harness.world import World
 
 MAX_SHRUNK = 5
 """Distinct failures that are confirmed and shrunk after a hunt; the rest is only counted."""
-
-CERTAIN = 10
-"""Runs in which the smallest plan has to fail the same way; if it does not, the one before it is tried."""
-
-MAX_STEPS_BACK = 3
 
 NAME = "hunt"
 
@@ -45,7 +44,9 @@ class HuntOptions(Struct, frozen=True):
     """What to hunt: the relay (the bug's or the target's default if empty), the range of ranks, and when to stop.
 
     ``bug`` is seeded in the engine of every plan but the canary's. ``seconds`` bounds the time in which plans are
-    begun; ``plans`` their number; without either it goes on until it is interrupted.
+    begun; ``plans`` their number; without either it goes on until it is interrupted. ``guided``: as many climbs as
+    lanes look for new orders of events (`harness.search.guide`). ``examples`` is the folder of the plans that failed,
+    with which the next hunt begins.
     """
 
     relay: str = ""
@@ -58,6 +59,8 @@ class HuntOptions(Struct, frozen=True):
     start: str = "fork"
     out: Path = folder.DEFAULT
     bug: Bug | None = None
+    guided: bool = False
+    examples: Path | None = None
 
     @property
     def hunted(self) -> str:
@@ -65,23 +68,66 @@ class HuntOptions(Struct, frozen=True):
         return self.relay or (self.bug.relay if self.bug is not None else "") or EngineOptions().relay
 
 
-def drawn(options: HuntOptions, passages: Passages = of_table) -> Iterator[Plan]:
-    """The plans of a hunt in their order: the fixed ones, then drawn ones, without end; the same for the same seed."""
-    fixed = cover(options.tp, options.hunted, options.start, options.target)
-    found = chain(fixed, _drawn(options, options.hunted, options.tp, passages))
-    return found if options.bug is None else map(options.bug.put_into, found)
+def hunting(world: World, options: HuntOptions) -> Generator[Trial]:
+    """Runs the plans of a hunt and judges them, in the order of completion; to be closed by who leaves it early.
+
+    First come those that failed in an earlier hunt, and the fixed plans. Then dry runs learn what the hunted engine
+    passes, and plans are drawn there, the same for the same seed; in a guided hunt every second one is near what has
+    brought something new.
+    """
+    began, begun = now(), 0
+
+    def over() -> bool:
+        late = options.seconds is not None and seconds_since(began) >= options.seconds
+        return late or begun == options.plans
+
+    def bounded(plans: Iterator[Plan]) -> Iterator[Plan]:
+        nonlocal begun
+        while not over() and (plan := next(plans, None)) is not None:
+            begun += 1
+            yield plan
+
+    def put(plan: Plan) -> Plan:
+        return plan if options.bug is None else options.bug.put_into(plan)
+
+    examples = _examples(options)
+    least, most = options.tp
+    failed = [plan for plan in examples.plans() if least <= plan.topology.tp <= most]
+    fixed = map(put, cover(options.tp, options.hunted, options.start, options.target))
+    with closing(trials(world, bounded(chain(failed, fixed)), scenario=NAME, seed=options.seed)) as runs:
+        for trial in runs:
+            examples.tell(trial)
+            yield trial
+    if over():
+        return
+    strategy = _strategy(options, options.hunted, options.tp, _learn(world, options)).map(put)
+    with (
+        Guide(draw(strategy, options.seed), strategy, options.seed, options.lanes if options.guided else 0) as guide,
+        closing(trials(world, bounded(guide), scenario=NAME, seed=options.seed)) as runs,
+    ):
+        for trial in runs:
+            guide.tell(trial)
+            examples.tell(trial)
+            yield trial
 
 
-def learn(world: World, options: HuntOptions) -> Passages:
-    """What runs of the hunted engine pass, from dry runs: there faults are drawn."""
+def _examples(options: HuntOptions) -> Examples:
+    database = None if options.examples is None else DirectoryBasedExampleDatabase(options.examples)
+    return Examples(database, options.target, options.hunted, options.bug.id if options.bug is not None else "")
+
+
+def _learn(world: World, options: HuntOptions) -> Passages:
+    """What runs of the hunted engine pass, from dry runs."""
     low, high = options.tp
     return learnt(
         world, options.hunted, range(low, high + 1), target=options.target, start=options.start, bug=options.bug
     )
 
 
-def _drawn(options: HuntOptions, relay: str, tp: tuple[int, int], passages: Passages = of_table) -> Iterator[Plan]:
-    return draw(plans(tp=tp, relay=relay, target=options.target, start=options.start, passages=passages), options.seed)
+def _strategy(
+    options: HuntOptions, relay: str, tp: tuple[int, int], passages: Passages = of_table
+) -> SearchStrategy[Plan]:
+    return plans(tp=tp, relay=relay, target=options.target, start=options.start, passages=passages)
 
 
 class Watcher(Protocol):
@@ -105,7 +151,6 @@ class Hunt:
         self._options = options
         self._watcher = watcher
         self._relay = options.hunted
-        self._target = get(options.target)
         self._score = Score()
         self._seconds = 0.0
         self._canary: Canary | None = None
@@ -137,8 +182,8 @@ class Hunt:
 
     def _sing(self) -> None:
         low, high = self._options.tp
-        plans = _drawn(self._options, CANARY_RELAY, (max(2, low), max(2, high)))
-        canary, trial = sing(self._world, plans, self._options.seed, lambda count: self._watcher.canary(count, None))
+        drawn = draw(_strategy(self._options, CANARY_RELAY, (max(2, low), max(2, high))), self._options.seed)
+        canary, trial = sing(self._world, drawn, self._options.seed, lambda count: self._watcher.canary(count, None))
         self._canary = canary
         self._watcher.canary(canary.plans, canary)
         self._score = Score(self._options.bug)
@@ -148,22 +193,12 @@ class Hunt:
 
     def _hunt(self) -> None:
         options = self._options
-        passages = learn(self._world, options)
         self._score = score = Score(options.bug)
-        with closing(
-            trials(self._world, self._bounded(drawn(options, passages)), scenario=NAME, seed=options.seed)
-        ) as runs:
+        with closing(hunting(self._world, options)) as runs:
             for trial in runs:
                 score.add(trial)
                 self._watcher.hunting(score)
         self._seconds = score.seconds
-
-    def _bounded(self, plans: Iterator[Plan]) -> Iterator[Plan]:
-        limit = self._options.seconds
-        for plan in islice(plans, self._options.plans):
-            if limit is not None and self._score.seconds >= limit:
-                return
-            yield plan
 
     def _conclude(self) -> None:
         # What is proved comes first: with many failures the bound must not fall on the surest.
@@ -180,36 +215,10 @@ class Hunt:
             self._found.append(Found(verdict, failure.met, faults, Tally(0, {}), 0))
 
     def _examine(self, failure: Failure) -> Found:
-        first = failure.trial
-        shrinker = Shrinker(
-            self._world,
-            lambda verdict: _alike(first.verdict, verdict),
-            width=self._options.lanes,
-            allowed=self._target.check,
-        )
-        shrunk = shrinker.shrink(first.plan)
-        best, again = self._surest(first, shrunk.kept)
-        verdict = folder.write(self._options.out, _named(best, self._options.seed))
-        return Found(
-            verdict=verdict,
-            met=failure.met,
-            faults_before=len(first.plan.faults),
-            confirmed=Tally.of([trial.verdict for trial in again]),
-            shrink_runs=shrunk.runs if shrunk.kept else 0,
-        )
-
-    def _surest(self, first: Trial, kept: Sequence[Plan]) -> tuple[Trial, list[Trial]]:
-        """The smallest plan that fails in every one of `CERTAIN` runs, or the first trial, and the runs that say so."""
-        for plan in (*reversed(kept[-MAX_STEPS_BACK:]), first.plan):
-            again = list(repeat(self._world, plan, CERTAIN, scenario=NAME, seed=self._options.seed))
-            if all(_alike(first.verdict, trial.verdict) for trial in again):
-                return again[0], again
-        return first, again
+        first, options = failure.trial, self._options
+        found = smallest(self._world, first, width=options.lanes, scenario=NAME, seed=options.seed)
+        return found.written(options.out, met=failure.met)
 
 
 def _named(trial: Trial, seed: int) -> Trial:
     return structs.replace(trial, verdict=structs.replace(trial.verdict, scenario=NAME, seed=seed))
-
-
-def _alike(first: Verdict, other: Verdict) -> bool:
-    return (first.word, first.fingerprint) == (other.word, other.fingerprint)

@@ -24,7 +24,7 @@ from harness.targets import get
 from harness.trial import trials
 from harness.world import World
 
-TOKENS = (1, 3, 6)
+TOKENS = (1, 4)
 """Tokens of the first request for which passages are learnt; a plan uses the largest that it has."""
 
 

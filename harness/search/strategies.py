@@ -29,6 +29,9 @@ _PROMPTS = ((1,), (1, 2, 3), (7, 8), (200, 1, 1, 2), (5, 4, 3, 2, 1), (9, 99, 25
 
 _TICKS = round(DELAY_TOTAL / TICK)
 
+_WEIGHTS = {2: 3}
+"""How much more often a number of ranks is drawn: two show most of what there is, at the least cost."""
+
 
 def plans(
     *,
@@ -76,7 +79,7 @@ def _plans(
     passages: Passages,
 ) -> Plan:
     chooser = Chooser(draw)
-    ranks = chooser.number(low, high)
+    ranks = chooser.of([ranks for ranks in range(low, high + 1) for _ in range(_WEIGHTS.get(ranks, 1))])
     requests = tuple(_request(chooser) for _ in range(chooser.number(1, 3)))
     count = chooser.number(1, max_faults) if kinds and max_faults > 0 else 0
     passage = passages(ranks, options.relay, requests[0].max_tokens)

@@ -46,14 +46,21 @@ def drops(plan: Plan) -> bool:
 
 
 def hunt(
-    monkeypatch: pytest.MonkeyPatch, out: Path, wedges: Callable[[Plan], bool], stop_after: int = 0, relay: str = ""
+    monkeypatch: pytest.MonkeyPatch,
+    out: Path,
+    wedges: Callable[[Plan], bool],
+    stop_after: int = 0,
+    relay: str = "",
+    *,
+    examples: bool = False,
 ) -> tuple[HuntResult, FakeWorld]:
     def judge(history: History) -> Verdict:
         return wedge_of(history.plan) if wedges(history.plan) else verdict_of(history.plan)
 
     monkeypatch.setattr(trial, "judge", judge_by(judge))
     world = FakeWorld()
-    options = HuntOptions(relay=relay, seconds=None, plans=60, seed=1, lanes=2, out=out)
+    kept = out / "examples" if examples else None
+    options = HuntOptions(relay=relay, seconds=None, plans=60, seed=1, lanes=2, out=out, examples=kept)
     return Hunt(world, options, Silent(stop_after)).run(), world
 
 

@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given, settings
 from msgspec import structs
 
-from harness import folder, history, replay
+from harness import folder, history, replay, trial
+from harness.faults import Delay, Drop, Fault
 from harness.folder import FolderError
+from harness.history import History
+from harness.instant import Instant
 from harness.plan import Plan
 from harness.replay import Replay, ReplayError
-from harness.trial import Trial
-from tests.harness.fake_world import FakeWorld, history_of, wedge_of
+from harness.search.smallest import CERTAIN, of_replay
+from harness.trial import Trial, repeat
+from harness.verdict import Verdict, Word
+from tests.harness.fake_world import FakeWorld, history_of, judge_by, verdict_of, wedge_of
 from tests.harness.test_plan import any_plan
 
 
@@ -68,7 +73,7 @@ def test_the_folder_of_a_finding_can_be_replayed_and_judged_again(tmp_path: Path
     assert history.load(Path(written.files["history"]).read_bytes()) == trial.history
     assert "wedged (proved)" in Path(written.files["text"]).read_text()
     world = FakeWorld()
-    assert len(replay.again(world, again, 3)) == 3
+    assert len(list(repeat(world, again.plan, 3))) == 3
     assert world.runs == [plan] * 3
 
 
@@ -76,3 +81,40 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderError, match="cannot write to"):
         folder.usable(tmp_path / "file")
+
+
+def drop_wedges(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
+    def judge(happened: History) -> Verdict:
+        drops = any(isinstance(fault, Drop) for fault in happened.plan.faults)
+        return wedge_of(happened.plan) if drops else verdict_of(happened.plan)
+
+    monkeypatch.setattr(trial, "judge", judge_by(judge))
+    return FakeWorld()
+
+
+DROP = Drop(link="relay", frame="step", victim="dp0.rank1")
+
+
+def test_the_plan_of_a_replay_file_is_shrunk_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    world = drop_wedges(monkeypatch)
+    plan = Plan(faults=(DROP, Delay(Instant.parse("dp0.rank1:start"), 0.1)), seed=3)
+    found = of_replay(world, Replay(plan, "wedged", "w1", "proved"), width=2).written(tmp_path)
+    assert (found.faults_before, found.confirmed.words) == (2, {"wedged (proved)": CERTAIN})
+    assert replay.load(Path(found.verdict.files["replay"])).plan.faults == (DROP,)
+    least = of_replay(world, Replay(plan, "wedged", "w1", "proved"), width=2, max_runs=1)
+    assert least.shrink_runs <= 1
+    assert least.trial.plan.faults == plan.faults
+
+
+@pytest.mark.parametrize(
+    ("faults", "verdict", "words"),
+    [
+        ((), "wedged", r"does not fail as recorded \(wedged\) any more: passed 10 of 10"),
+        ((), "passed", "only what fails"),
+    ],
+)
+def test_what_does_not_fail_is_not_shrunk(
+    monkeypatch: pytest.MonkeyPatch, faults: tuple[Fault, ...], verdict: Word, words: str
+) -> None:
+    with pytest.raises(ReplayError, match=words):
+        of_replay(drop_wedges(monkeypatch), Replay(Plan(faults=faults), verdict, ""), width=2)

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from harness.proxy.handle import Proxy, ProxyError
 from harness.scenario import resolve
 from harness.search import sites
 from harness.targets import get
+from harness.trial import trials
 from harness.verdict import Verdict
 from harness.world.real import RealWorld, WorldError
 from tests.harness.census import command_of, left_of
@@ -226,6 +228,31 @@ def test_several_lanes_run_plans_at_once_and_return_all_of_them(world: RealWorld
     done = list(world.run_many(iter(wanted)))
     assert sorted(p.seed for p, _ in done) == list(range(8))
     assert all(judge(history).ok for _, history in done)
+
+
+def test_many_lanes_come_to_the_same_verdicts_as_one() -> None:
+    """Wedges, refusals and what is served, all at once on a machine that is busy with the others."""
+    kinds: list[Fault] = [
+        LATE_JOIN,
+        Drop("relay", "step", "dp0.rank1"),
+        Kill(Instant.parse("dp0.rank0:output.send#1:after")),
+    ]
+    wanted = [
+        plan(*faults, relay=relay) for relay in ("unsynchronised", "pushpull") for faults in ([], *([k] for k in kinds))
+    ]
+
+    def verdicts(lanes: int) -> dict[str, set[tuple[str, str]]]:
+        found: dict[str, set[tuple[str, str]]] = {}
+        with RealWorld(lanes=lanes) as opened, closing(trials(opened, wanted * 2)) as runs:
+            for trial in runs:
+                verdict = trial.verdict
+                found.setdefault(trial.plan.digest, set()).add((verdict.word, verdict.fingerprint))
+        return found
+
+    one = verdicts(1)
+    assert {word for seen in one.values() for word, _ in seen} == {"passed", "wedged (proved)"}
+    assert all(len(seen) == 1 for seen in one.values())
+    assert verdicts(RealWorld.default_lanes()) == one
 
 
 def test_a_plan_that_the_target_cannot_run_is_refused_before_anything_starts(world: RealWorld) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.synthetic import DEAD, call, findings, mark, relay, request, sentences
+from tests.harness.synthetic import DEAD, call, findings, mark, process, relay, request, sentences
 
 ACTED = call(500, "dp0.rank1", "tp.all_reduce", "before", number=9)
 
@@ -36,13 +36,17 @@ def test_the_event_is_named() -> None:
     assert (found.role, found.event) == ("dp0.rank1", "dp0.rank1:relay.recv[step]#1:after")
 
 
-def test_output_messages_out_of_order_are_found() -> None:
-    outputs = [call(10 + n, "client", "output.recv", "after", "outputs", 1, n) for n in (1, 3)]
-    assert sentences("ORDER", outputs) == ["output message 3 came where 2 was due"]
+def test_output_messages_out_of_order_are_found_if_the_client_acts_on_one() -> None:
+    sent = mark(5, "request.sent", number=0)
+    outputs = [sent, *(call(10 + n, "client", "output.recv", "after", "outputs", 1, n) for n in (1, 3))]
     refused = mark(20, "request.failed", "EngineDeadError", number=0, ok=False, text=DEAD)
-    assert sentences("ORDER", [*outputs, refused]) == []
+    first, second = (mark(t, "request.token", number=0) for t in (14, 15))
+    assert sentences("ORDER", [*outputs, first, refused]) == []
+    assert sentences("ORDER", outputs, processes=[process("client", -9), process("dp0.rank0", 13)]) == []
+    assert sentences("ORDER", [*outputs, mark(14, "request.given_up"), mark(14, "shutdown", "begin")]) == []
     read_on = call(15, "client", "output.recv", "after", "outputs", 1, 4)
-    assert sentences("ORDER", [*outputs, read_on, refused]) == ["output message 3 came where 2 was due"]
+    for acted in ([read_on], [first, second]):
+        assert sentences("ORDER", [*outputs, *acted, refused]) == ["output message 3 came where 2 was due"]
 
 
 def test_tokens_after_the_end_are_found() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.faults import Delay, Kill, Stop, Terminate
+from harness.faults import Delay, Duplicate, Fault, Kill, Skip, Stop, Terminate
 from harness.history import Event, Process
 from harness.instant import Instant
 from tests.harness.synthetic import STARTED, failed, mark, process, request, sentences
@@ -36,6 +36,20 @@ def test_a_rank_that_needs_a_signal_or_fails_is_found(status: int, how: str) -> 
     found = sentences("STOP", stopped(), processes=left(status))
     assert bool(found) == bool(how)
     assert how in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "excused"),
+    [
+        (Duplicate(link="relay", frame="step", victim="dp0.rank1"), True),
+        (Duplicate(link="output", frame="outputs", victim="dp0.rank0"), False),
+        (Skip(Instant.parse("dp0.rank0:tp.all_reduce#2:before")), True),
+        (Delay(Instant.parse("dp0.rank1:tp.all_reduce#2:before"), 0.1), False),
+    ],
+)
+def test_what_was_wrong_before_the_shutdown_may_be_found_out_in_it(fault: Fault, excused: bool) -> None:
+    assert (sentences("STOP", stopped(), processes=left(10), faults=[fault], fired=[1]) == []) == excused
+    assert sentences("STOP", stopped(), processes=left(10), faults=[fault], fired=[0])
 
 
 def test_a_signal_of_the_tear_down_ends_nobody() -> None:
