@@ -1,10 +1,10 @@
 """search: the time to the first failing plan for seeded bugs of different depth, beside tests without the harness.
 
-Ours is a hunt with default settings, one for each seed, in a world that is up; it has found the bug when a verdict
-fails for certain and the bug's canary says that it did harm in that run. The three baselines
-(`harness.bench.baselines`) are programs, timed from their start; each has found the bug with its first failing case,
-unless that case fails without the bug too. A search that found nothing took longer than it was given. Each baseline
-also tests the engine without a bug, and must not find anything there.
+Ours is a hunt with default settings, one for each seed, in a world that is up and that knows of no earlier hunt; it has
+found the bug when a verdict fails for certain and the bug's canary says that it did harm in that run. The three
+baselines (`harness.bench.baselines`) are programs, timed from their start; each has found the bug with its first
+failing case, unless that case fails without the bug too. A search that found nothing took longer than it was given.
+Each baseline also tests the engine without a bug, and must not find anything there.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import takewhile
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +29,8 @@ from harness.bench.journal import Journal
 from harness.bug import Bug, Sighting
 from harness.clock import now, seconds_since
 from harness.plan import Plan
-from harness.search.hunt import NAME, HuntOptions, drawn
-from harness.trial import Trial, trials
+from harness.search.hunt import HuntOptions, hunting
+from harness.trial import trials
 from harness.verdict import EXIT_FAILED
 from harness.world import World
 from harness.world.real import RealWorld
@@ -213,7 +212,7 @@ def _ours(world: World, options: HuntOptions) -> Told:
     if options.bug is None:
         raise BenchError("there is no bug to hunt")
     began, plans = now(), 0
-    with closing(_hunting(world, options)) as ended:
+    with closing(hunting(world, options)) as ended:
         for trial in ended:
             plans += 1
             seconds = seconds_since(began)
@@ -221,13 +220,6 @@ def _ours(world: World, options: HuntOptions) -> Told:
             if seconds < SECONDS and triggered and trial.verdict.exit_code == EXIT_FAILED:
                 return Told(round(seconds, 2), trial.verdict.word, plans)
     return Told(round(seconds_since(began), 2), plans=plans)
-
-
-def _hunting(world: World, options: HuntOptions) -> Generator[Trial]:
-    """The trials of a hunt."""
-    began, limit = now(), options.seconds or math.inf
-    plans = takewhile(lambda plan: seconds_since(began) < limit, drawn(options))
-    return trials(world, plans, scenario=NAME, seed=options.seed)
 
 
 def _baselines(kept: _Kept, bug: Bug) -> dict[str, list[Told]]:
