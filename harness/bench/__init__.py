@@ -17,7 +17,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NAMES = ("throughput", "starts", "relays", "client", "seam", "proxy", "proof", "controls", "bugs", "shrink")
+NAMES = ("throughput", "starts", "relays", "client", "seam", "proxy", "proof", "controls", "bugs", "shrink", "search")
 
 
 class Options(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 A bug that a hunt does not find was either never executed (`reached`), or executed without harm (`triggered`), or its
 harm was not seen. Each mark is made once in each process at most, and nowhere but in a run: without a seam nothing
-happens, and nothing is patched.
+happens, and nothing is patched unless the process asks for it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Replacement = TypeVar("Replacement")
 
 _marked: set[tuple[str, str]] = set()
 _marked_for: seams.Seam | None = None
+_wanted = False
 
 
 def reached(bug: str) -> None:
@@ -31,14 +32,23 @@ def triggered(bug: str) -> None:
     _mark(TRIGGERED, bug)
 
 
+def wanted() -> None:
+    """Bugs that this process imports from now on are put in, although it belongs to no run.
+
+    So does a program that looks for them without the harness. It makes no marks.
+    """
+    global _wanted
+    _wanted = True
+
+
 def patch(owner: object, name: str, *, role: str = "") -> Callable[[Replacement], Replacement]:
-    """Decorator: puts a function in the place of that attribute in the processes of a run, and nowhere else.
+    """Decorator: puts a function in the place of that attribute in the processes of a run, or where bugs are `wanted`.
 
     With ``role`` only in the process of that role. What was there before has to be kept by whoever wants to call it.
     """
 
     def put(replacement: Replacement) -> Replacement:
-        if seams.active() is not None and role in ("", multiprocessing.current_process().name):
+        if (_wanted or seams.active() is not None) and role in ("", multiprocessing.current_process().name):
             setattr(owner, name, replacement)
         return replacement
 

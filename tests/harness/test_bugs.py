@@ -180,6 +180,18 @@ def test_a_patch_acts_in_a_run_and_there_in_the_role_that_it_names(memory: int) 
     assert (Owner().word(), Owner().other()) == ("wrong", "right")
 
 
+def test_a_patch_acts_without_a_run_where_bugs_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Owner:
+        def word(self) -> str:
+            return "right"
+
+    monkeypatch.setattr(bug_canary, "_wanted", False)
+    bug_canary.wanted()
+    bug_canary.patch(Owner, "word")(lambda self: "wrong")
+    bug_canary.triggered("H99")
+    assert Owner().word() == "wrong"
+
+
 def test_a_verdict_records_which_roles_reached_and_triggered_a_bug() -> None:
     marks = [
         Event(3, "dp0.rank1", 1, "bug.reached", "mark", "H99"),
