@@ -47,27 +47,30 @@ from harness.search.phases import BUDGET
 def cover(tp: tuple[int, int], relay: str, start: str = "fork", target: str = "engine") -> Iterator[Plan]:
     """A clean plan for each number of ranks, and a plan for each kind of fault; what wedges most engines comes first.
 
-    Two ranks show most bugs at the least cost, so the faults come there; at the most ranks come only those between
-    ranks that have no counterpart with two: one rank alone is late, or dies, or does not hear.
+    Two ranks show most bugs at the least cost, so the faults come there; at the most ranks comes only what has no
+    counterpart with two: one rank alone is late, or dies, or does not hear.
     """
     low, high = tp
     few = max(low, min(2, high))
-    last = f"dp0.rank{few - 1}"
+    last, last_of_many = f"dp0.rank{few - 1}", f"dp0.rank{high - 1}"
+
+    def at_few(faults: Sequence[Fault]) -> Iterator[Plan]:
+        return (_plan(few, relay, start, target, [fault]) for fault in faults)
+
+    def at_most(faults: Sequence[Fault]) -> Iterator[Plan]:
+        return (_plan(high, relay, start, target, [fault]) for fault in (faults if high > few else ()))
+
     yield _plan(few, relay, start, target, ())
-    deaths, rest = _on_roles(last)
-    frames, collectives = (_on_frames(relay, last), _on_collectives(last)) if few > 1 else ((), ())
-    for faults in (deaths, frames):
-        for fault in faults:
-            yield _plan(few, relay, start, target, [fault])
-    for ranks in range(low, high + 1):
-        if ranks != few:
-            yield _plan(ranks, relay, start, target, ())
-    if high > few:
-        for fault in _of_one_among_many(relay, f"dp0.rank{high - 1}"):
-            yield _plan(high, relay, start, target, [fault])
-    for faults in (rest, collectives):
-        for fault in faults:
-            yield _plan(few, relay, start, target, [fault])
+    yield from at_few(_first(relay, last, alone=few == 1))
+    yield from at_most(_joining(relay, last_of_many)[:1])
+    yield from at_few(_on_roles(last))
+    if few > 1:
+        yield from at_few(_on_frames(relay, last))
+    yield from (_plan(ranks, relay, start, target, ()) for ranks in range(low, high + 1) if ranks != few)
+    yield from at_most(_of_one_among_many(last_of_many))
+    yield from at_few(_on_clients())
+    if few > 1:
+        yield from at_few(_on_collectives(last))
 
 
 _FIRST = "dp0.rank0"
@@ -75,27 +78,43 @@ _LATE = sites.late_instants()[0]
 _SENDING, _TELLING = Instant(_FIRST, "output.send", side="before"), Instant(_FIRST, "output.send")
 
 
-def _on_roles(last: str) -> tuple[Sequence[Fault], Sequence[Fault]]:
-    """What is done to processes, calls and users: deaths and late starts, then the rest."""
+def _step(victim: str) -> dict[str, Any]:
+    return {"link": "relay", "frame": "step", "victim": victim}
+
+
+def _joining(relay: str, victim: str) -> Sequence[Fault]:
+    """What a rank says when it joins, held back on each link."""
+    links = [(link, frame) for link, frame in sites.frames(relay) if frame == "join"]
+    return [Hold(link=link, frame=frame, victim=victim, or_after=0.3) for link, frame in links]
+
+
+def _first(relay: str, last: str, *, alone: bool) -> Sequence[Fault]:
+    """The mission: a death while tokens flow, a late rank, a lost frame, a late join, a death while nothing happens."""
+    late = Delay(at=Instant(last, "start"), seconds=0.2)
+    among = () if alone else (Drop(**_step(last)), *_joining(relay, last))
+    return (Kill(at=_TELLING), late, *among, Kill(at=_LATE), Kill(at=Instant("client", "output.recv", "outputs")))
+
+
+def _on_roles(last: str) -> Sequence[Fault]:
     return (
-        Kill(at=_TELLING),
-        Delay(at=Instant(last, "start"), seconds=0.2),
-        Kill(at=Instant("client", "output.recv", "outputs")),
-        Kill(at=_LATE),
         Kill(at=Instant(last, "start")),
         Exit(at=_TELLING, code=0),
         Raise(at=_SENDING),
-        AbortRace(when="stranger"),
-        Close(),
-    ), (
         Stop(at=Instant(last, "output.send" if last == _FIRST else "tp.all_reduce", n=1), seconds=0.2),
-        Cancel(during="add"),
-        SlowReader(),
-        DropClient(),
         Delay(at=_LATE, seconds=0.3),
         Terminate(at=_TELLING),
         Restart(at=_TELLING),
         Block(at=_SENDING, or_after=0.2),
+    )
+
+
+def _on_clients() -> Sequence[Fault]:
+    return (
+        AbortRace(when="stranger"),
+        Close(),
+        Cancel(during="add"),
+        SlowReader(),
+        DropClient(),
         Flood(count=4),
         Poison(),
         BlockLoop(seconds=0.05),
@@ -103,11 +122,10 @@ def _on_roles(last: str) -> tuple[Sequence[Fault], Sequence[Fault]]:
 
 
 def _on_frames(relay: str, victim: str) -> Sequence[Fault]:
-    step: dict[str, Any] = {"link": "relay", "frame": "step", "victim": victim}
-    holds = [Hold(link=link, frame=frame, victim=victim, or_after=0.1) for link, frame in sites.frames(relay)]
+    others = [(link, frame) for link, frame in sites.frames(relay) if frame != "join"]
+    step = _step(victim)
     return (
-        Drop(**step),
-        *holds,
+        *(Hold(link=link, frame=frame, victim=victim, or_after=0.1) for link, frame in others),
         Duplicate(**step),
         Reset(**step),
         Reorder(**step),
@@ -124,12 +142,8 @@ def _on_collectives(role: str) -> Sequence[Fault]:
     return (Skip(at=summing), Extra(at=summing), Swap(at=summing), WrongShape(at=summing))
 
 
-def _of_one_among_many(relay: str, role: str) -> Sequence[Fault]:
-    return (
-        *(Hold(link=link, frame=frame, victim=role, or_after=0.3) for link, frame in sites.frames(relay)[:1]),
-        Delay(at=Instant(role, "start"), seconds=0.2),
-        Kill(at=Instant(role, "tp.all_reduce", n=2)),
-    )
+def _of_one_among_many(role: str) -> Sequence[Fault]:
+    return (Delay(at=Instant(role, "start"), seconds=0.2), Kill(at=Instant(role, "tp.all_reduce", n=2)))
 
 
 def _plan(ranks: int, relay: str, start: str, target: str, faults: Sequence[Fault]) -> Plan:
