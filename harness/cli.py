@@ -77,7 +77,10 @@ def root(
 def hunt(
     time: Annotated[str | None, typer.Option("--time", metavar="60|90s|5m|1h", help="How long. Default 60.")] = None,
     plans: Annotated[int | None, typer.Option("--plans", min=1, help="How many plans.")] = None,
-    relay: Relay = None,
+    relay: Annotated[
+        str | None,
+        typer.Option("--relay", metavar="R[,R...]", help="The relay strategy; of several each plan draws one."),
+    ] = None,
     tp: Annotated[str, typer.Option("--tp", metavar="N|N..M", help="The number of ranks.")] = "1..4",
     seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same plans.")] = 0,
     lanes: Lanes = None,
@@ -97,9 +100,11 @@ def hunt(
 
     seconds = parse_seconds(time) if time is not None else (None if plans is not None else 60.0)
     ranks = _range(tp)
-    seeded, relay = _seeded(bug, relay, ranks, start)
-    if seeded is not None and relay == CANARY_RELAY:
-        raise scenario.ScenarioError(f"--relay {relay} is the canary's own, and is hunted without bugs")
+    several = list(dict.fromkeys(relay.split(","))) if relay else [None]
+    checked = [_seeded(bug, one, ranks, start) for one in several]
+    seeded, relay = checked[0][0], ",".join(one for _, one in checked if one) or None
+    if CANARY_RELAY in several and (seeded is not None or len(several) > 1):
+        raise scenario.ScenarioError(f"--relay {CANARY_RELAY} is the canary's own, and is hunted alone, without bugs")
     folder.usable(out)
     from harness.report import json as objects
     from harness.report import progress, tables

@@ -7,7 +7,7 @@ free.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -43,6 +43,8 @@ NAME = "hunt"
 class HuntOptions(Struct, frozen=True):
     """What to hunt: the relay (the bug's or the target's default if empty), the range of ranks, and when to stop.
 
+    ``relay`` may name several, with commas between: each plan draws one.
+
     ``bug`` is seeded in the engine of every plan but the canary's. ``seconds`` bounds the time in which plans are
     begun; ``plans`` their number; without either it goes on until it is interrupted. ``guided``: as many climbs as
     lanes look for new orders of events (`harness.search.guide`). ``examples`` is the folder of the plans that failed,
@@ -64,8 +66,13 @@ class HuntOptions(Struct, frozen=True):
 
     @property
     def hunted(self) -> str:
-        """The relay strategy that is hunted."""
+        """The relay strategy that is hunted, or several with commas between."""
         return self.relay or (self.bug.relay if self.bug is not None else "") or EngineOptions().relay
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """The relay strategies that are hunted."""
+        return tuple(self.hunted.split(","))
 
 
 def hunting(world: World, options: HuntOptions) -> Generator[Trial]:
@@ -93,14 +100,15 @@ def hunting(world: World, options: HuntOptions) -> Generator[Trial]:
     examples = _examples(options)
     least, most = options.tp
     failed = [plan for plan in examples.plans() if least <= plan.topology.tp <= most]
-    fixed = map(put, cover(options.tp, options.hunted, options.start, options.target))
+    covers = (cover(options.tp, relay, options.start, options.target) for relay in options.relays)
+    fixed = map(put, chain.from_iterable(covers))
     with closing(trials(world, bounded(chain(failed, fixed)), scenario=NAME, seed=options.seed)) as runs:
         for trial in runs:
             examples.tell(trial)
             yield trial
     if over():
         return
-    strategy = _strategy(options, options.hunted, options.tp, _learn(world, options)).map(put)
+    strategy = _strategy(options, options.relays, options.tp, _learn(world, options)).map(put)
     with (
         Guide(draw(strategy, options.seed), strategy, options.seed, options.lanes if options.guided else 0) as guide,
         closing(trials(world, bounded(guide), scenario=NAME, seed=options.seed)) as runs,
@@ -120,14 +128,14 @@ def _learn(world: World, options: HuntOptions) -> Passages:
     """What runs of the hunted engine pass, from dry runs."""
     low, high = options.tp
     return learnt(
-        world, options.hunted, range(low, high + 1), target=options.target, start=options.start, bug=options.bug
+        world, options.relays, range(low, high + 1), target=options.target, start=options.start, bug=options.bug
     )
 
 
 def _strategy(
-    options: HuntOptions, relay: str, tp: tuple[int, int], passages: Passages = of_table
+    options: HuntOptions, relays: Sequence[str], tp: tuple[int, int], passages: Passages = of_table
 ) -> SearchStrategy[Plan]:
-    return plans(tp=tp, relay=relay, target=options.target, start=options.start, passages=passages)
+    return plans(tp=tp, relay=relays, target=options.target, start=options.start, passages=passages)
 
 
 class Watcher(Protocol):
@@ -182,7 +190,7 @@ class Hunt:
 
     def _sing(self) -> None:
         low, high = self._options.tp
-        drawn = draw(_strategy(self._options, CANARY_RELAY, (max(2, low), max(2, high))), self._options.seed)
+        drawn = draw(_strategy(self._options, (CANARY_RELAY,), (max(2, low), max(2, high))), self._options.seed)
         canary, trial = sing(self._world, drawn, self._options.seed, lambda count: self._watcher.canary(count, None))
         self._canary = canary
         self._watcher.canary(canary.plans, canary)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from itertools import product
 from typing import TypeAlias
 
 from msgspec import Struct, structs
@@ -63,19 +64,20 @@ def of_table(ranks: int, relay: str, tokens: int) -> Passage:
 
 def learnt(
     world: World,
-    relay: str,
+    relays: Iterable[str],
     sizes: Iterable[int],
     *,
     target: str = "engine",
     start: str = "fork",
     bug: Bug | None = None,
 ) -> Passages:
-    """Learns the passages of runs of each of those sizes, from two runs for each, one with every link observed.
+    """Learns the passages of runs of those relays and sizes, from two runs for each, one with every link observed.
 
     ``bug`` is seeded in the engine. Where a run does not come through by itself, the table has to do.
     """
-    known: dict[tuple[int, int], Passage] = {}
-    plans = {(size, tokens): _plan(size, relay, tokens, target, start) for size in sizes for tokens in TOKENS}
+    known: dict[tuple[int, str, int], Passage] = {}
+    wanted = product(sizes, relays, TOKENS)
+    plans = {(size, relay, tokens): _plan(size, relay, tokens, target, start) for size, relay, tokens in wanted}
     if bug is not None:
         plans = {key: bug.put_into(plan) for key, plan in plans.items()}
     observed = {key: structs.replace(plan, observe=get(target).links(plan)) for key, plan in plans.items()}
@@ -89,7 +91,7 @@ def learnt(
 
     def passage(ranks: int, of: str, tokens: int) -> Passage:
         enough = max(count for count in TOKENS if count <= tokens)
-        return known.get((ranks, enough)) or of_table(ranks, of, tokens)
+        return known.get((ranks, of, enough)) or of_table(ranks, of, tokens)
 
     return passage
 

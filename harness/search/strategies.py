@@ -37,7 +37,7 @@ def plans(
     *,
     tp: int | tuple[int, int] = (1, MAX_TP),
     faults: Sequence[str] | None = None,
-    relay: str | None = None,
+    relay: str | Sequence[str] | None = None,
     max_faults: int = 4,
     target: str = "engine",
     start: str = "fork",
@@ -46,8 +46,8 @@ def plans(
     """Plans with 1 to 3 requests and up to ``max_faults`` faults.
 
     ``tp`` is a number of ranks or the least and the most; ``faults`` the kinds to draw from (default `DRAWN`; empty for
-    plans that break nothing); ``relay`` the strategy of the relay (default: the target's own). ``passages`` say what
-    runs pass, and so where faults can stand. Raises PlanError.
+    plans that break nothing); ``relay`` the strategy of the relay (default: the target's own), or those to draw from.
+    ``passages`` say what runs pass, and so where faults can stand. Raises PlanError.
     """
     low, high = (tp, tp) if isinstance(tp, int) else tp
     if not 1 <= low <= high <= MAX_TP:
@@ -61,9 +61,9 @@ def plans(
         low = max(low, 2)
         if high < 2:
             raise PlanError(f"faults: {', '.join(kinds)} need a second rank, and tp=1 has none")
-    options = EngineOptions() if relay is None else EngineOptions(relay=relay)
+    relays = (EngineOptions().relay,) if relay is None else (relay,) if isinstance(relay, str) else tuple(relay)
     topology = Topology(start="spawn" if start == "spawn" else "fork")
-    return _plans(low, high, kinds, options, max_faults, target, topology, passages)
+    return _plans(low, high, kinds, relays, max_faults, target, topology, passages)
 
 
 @st.composite
@@ -72,7 +72,7 @@ def _plans(
     low: int,
     high: int,
     kinds: tuple[str, ...],
-    options: EngineOptions,
+    relays: tuple[str, ...],
     max_faults: int,
     target: str,
     topology: Topology,
@@ -82,6 +82,7 @@ def _plans(
     ranks = chooser.of([ranks for ranks in range(low, high + 1) for _ in range(_WEIGHTS.get(ranks, 1))])
     requests = tuple(_request(chooser) for _ in range(chooser.number(1, 3)))
     count = chooser.number(1, max_faults) if kinds and max_faults > 0 else 0
+    options = EngineOptions(relay=chooser.of(relays) if len(relays) > 1 else relays[0])
     passage = passages(ranks, options.relay, requests[0].max_tokens)
     situation = Situation(chooser, passage, requests, max(1, _TICKS // max(1, count)))
     usable = tuple(kind for kind in kinds if situation.has(kind))

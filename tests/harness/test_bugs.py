@@ -351,8 +351,9 @@ def test_a_bug_of_one_relay_is_run_in_that_relay_unless_another_is_asked_for() -
 
 
 def test_a_bug_is_not_hunted_in_the_relay_of_the_canary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.invoke(["hunt", "--bug", "C1", "--relay", CANARY_RELAY]) == 2
-    assert "is the canary's own" in capsys.readouterr().err
+    for wrong in (["--bug", "C1", "--relay", CANARY_RELAY], ["--relay", f"pushpull,{CANARY_RELAY}"]):
+        assert cli.invoke(["hunt", *wrong]) == 2
+        assert "is the canary's own" in capsys.readouterr().err
 
 
 def test_what_was_seen_of_a_bug_stands_below_a_finding_and_in_the_table_of_a_hunt(

@@ -53,6 +53,7 @@ def hunt(
     relay: str = "",
     *,
     examples: bool = False,
+    count: int = 60,
 ) -> tuple[HuntResult, FakeWorld]:
     def judge(history: History) -> Verdict:
         return wedge_of(history.plan) if wedges(history.plan) else verdict_of(history.plan)
@@ -60,7 +61,7 @@ def hunt(
     monkeypatch.setattr(trial, "judge", judge_by(judge))
     world = FakeWorld()
     kept = out / "examples" if examples else None
-    options = HuntOptions(relay=relay, seconds=None, plans=60, seed=1, lanes=2, out=out, examples=kept)
+    options = HuntOptions(relay=relay, seconds=None, plans=count, seed=1, lanes=2, out=out, examples=kept)
     return Hunt(world, options, Silent(stop_after)).run(), world
 
 
@@ -111,6 +112,13 @@ def test_a_hunt_that_is_stopped_keeps_what_it_has(monkeypatch: pytest.MonkeyPatc
     assert len(result.found) == 1
     assert result.found[0].confirmed.runs == 0
     assert len(list(tmp_path.glob("hunt-*/replay.json"))) == 1
+
+
+def test_of_several_relays_each_is_covered_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result, world = hunt(monkeypatch, tmp_path, unsynchronised, relay="handshake,subscribed", count=160)
+    assert (result.exit_code, result.relay) == (0, "handshake,subscribed")
+    hunted = [plan.engine.relay for plan in world.runs if not unsynchronised(plan)]
+    assert set(hunted) == set(hunted[-40:]) == {"handshake", "subscribed"}
 
 
 def test_the_same_seed_hunts_the_same_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

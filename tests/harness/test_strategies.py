@@ -128,7 +128,7 @@ def test_a_place_more_or_less_changes_few_of_the_plans() -> None:
 
 
 def test_places_that_were_learnt_are_where_faults_are_drawn(world: RealWorld) -> None:
-    passages = learnt(world, "pushpull", [1, 2])
+    passages = learnt(world, ["pushpull"], [1, 2])
     two = passages(2, "pushpull", 4)
     assert two.learnt
     assert {frame.link for frame in two.frames} == {"relay", "control", "input", "output", "startup"}
