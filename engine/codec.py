@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 def packed(record: Any) -> bytes:
     """The body of a record that holds no arrays. Raises TypeError, ValueError or OverflowError for any other."""
-    return _sealed(msgspec.msgpack.encode(record))
+    return sealed(msgspec.msgpack.encode(record))
 
 
 def unsealed(body: Buffer) -> memoryview:
@@ -62,7 +62,8 @@ def unsealed(body: Buffer) -> memoryview:
     return content
 
 
-def _sealed(content: bytes) -> bytes:
+def sealed(content: bytes) -> bytes:
+    """The body with that content: its checksum behind it."""
     return content + zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little")
 
 
@@ -147,7 +148,7 @@ class Encoder:
         """
         self._aux = []
         try:
-            return [_sealed(self._encoder.encode(record)), *self._aux]
+            return [sealed(self._encoder.encode(record)), *self._aux]
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
         finally:

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.codec import INLINE_BELOW, ITEM_SIZES, Array, Decoder, Encoder, packed, prove_sendable
+from engine.codec import INLINE_BELOW, ITEM_SIZES, Array, Decoder, Encoder, packed, prove_sendable, sealed
 from engine.messages import Add, Logprobs, Outputs, Request, SamplingParams, Startup, UtilityOutput
 
 SIZES = st.sampled_from((0, 1, INLINE_BELOW - 8, INLINE_BELOW, INLINE_BELOW + 8, 65_536, 2**20, 2**20 + 8))
@@ -101,6 +101,7 @@ def test_what_is_no_message_is_refused() -> None:
         [body, first[:-1], second],
         [body[:-1], first, second],
         [b"\xc1", first, second],
+        [sealed(b"\xc1"), first, second],
         [packed([None, [], msgspec.msgpack.Ext(1, b"pickle")])],
         [packed([None, [], msgspec.msgpack.Ext(3, b"\x00")])],
         [_with_array("int8", [2], 0), b"xx", b"yy"],

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from engine.client.aio import AsyncMPClient
-from engine.codec import packed
+from engine.codec import packed, sealed
 from engine.core import EngineCore, StepResult
 from engine.errors import EngineDeadError, ExitCode
 from engine.llm import AsyncLLM
@@ -176,7 +176,8 @@ def test_a_dying_rank_0_sends_one_dead_frame_behind_its_outputs(tmp_path: object
 @pytest.mark.parametrize(
     ("frames", "text"),
     [
-        ([b"\xc1garbage"], "cannot be read"),
+        ([b"\xc1garbage"], "its checksum does not match"),
+        ([sealed(b"\xc1garbage")], "cannot be read"),
         ([packed(Outputs(9, 0, []))], "output 9 after 0, expected 1"),
         ([packed(Outputs(1, 0, [])), b"more"], "1 aux frames, of which 0 are used"),
     ],

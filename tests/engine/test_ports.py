@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine.clock import Deadline
-from engine.codec import Array, Decoder, Encoder, packed
+from engine.codec import Array, Decoder, Encoder, packed, sealed
 from engine.core import StepResult
 from engine.errors import InputError
 from engine.messages import (
@@ -164,13 +164,13 @@ def test_what_came_in_aux_frames_goes_on_in_one_body(client: Client) -> None:
         ([b"\x00"], "input.1 message of one frame, expected a type byte and a body"),
         ([b"\x07", b"\x91\x01"], "input.1 message of unknown type 07"),
         ([b"", b"\x91\x01"], "input.1 message of unknown type nothing"),
-        ([b"\x00", b"\xc1"], "input.1 message of type 00 cannot be read"),
+        ([b"\x00", sealed(b"\xc1")], "input.1 message of type 00 cannot be read"),
         ([b"\x00", packed([1])], "input.1 message of type 00 cannot be read"),
         ([b"\x00", packed([True, ["a", 5]])], "input.1 message of type 00 cannot be read"),
         ([b"\x00", packed([1, [5, [1]]])], "input.1 message of type 00 cannot be read"),
         ([b"\x01", packed([1, "a"])], "input.1 message of type 01 cannot be read"),
         ([b"\x03", packed([1, 1, "call", "echo"])], "input.1 message of type 03 cannot be read"),
-        ([b"\x03", b"\x95\1\1\1\xa1x" + b"\x91" * 9999 + b"\0"], "input.1 message of type 03 cannot be read"),
+        ([b"\x03", sealed(b"\x95\1\1\1\xa1x" + b"\x91" * 9999 + b"\0")], "input.1 message of type 03 cannot be read"),
         ([b"\x00", packed([2, ["a", 5], 1])], "input.1 message 2 after 0, expected 1"),
         ([b"\x00", packed(Add(2, Request("a", [1]), 1))], "input.1 message 2 after 0, expected 1"),
         ([b"\x00", packed(Add(1, Request("a", [1])))], "message 1 says client 0, expected client 1"),

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from engine import relay
-from engine.codec import packed
+from engine.codec import packed, sealed
 from engine.config import Timeouts
 from engine.control import config_digest, engine_version
 from engine.errors import ExitCode
@@ -107,7 +107,7 @@ def encoded(record: Init | EngineReady | list[int]) -> bytes:
 @pytest.mark.parametrize(
     ("frames", "text"),
     [
-        ([b"\xc1"], "startup: an answer that cannot be read, expected INIT"),
+        ([sealed(b"\xc1")], "startup: an answer that cannot be read, expected INIT"),
         ([encoded([2, EPOCH])], "startup: an answer that cannot be read, expected INIT"),
         ([encoded(Init(EPOCH ^ 1, ["a"], ["b"]))], "startup: INIT of foreign epoch 0x123456789abcdef1, expected"),
         ([encoded(Init(EPOCH, ["a"], []))], "startup: INIT names 1 inputs and 0 outputs, expected 1 (client_count)"),

@@ -432,11 +432,11 @@ def test_a_bug_is_detected_by_a_failure_in_which_it_did_something_and_trials_are
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def breaks(history: History) -> Verdict:
-        """Every plan with a fault fails; the bug has done something only where the fault is of rank 0."""
+        """Every plan with a fault fails; the bug has done something only where the fault is of rank 1."""
         plan = history.plan
         if not plan.engine.plugins or not plan.faults:
             return verdict_of(plan)
-        return _seen(broken_of(plan), True, any(fault.victim == "dp0.rank0" for fault in plan.faults), "H3")
+        return _seen(broken_of(plan), True, any(fault.victim == "dp0.rank1" for fault in plan.faults), "H3")
 
     monkeypatch.setattr(trial, "judge", judge_by(breaks))
     monkeypatch.setattr(bench, "RealWorld", OpenWorld)

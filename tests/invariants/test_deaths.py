@@ -16,6 +16,7 @@ import zmq
 
 from engine.client.aio import AsyncMPClient
 from engine.client.receiving import Reception
+from engine.codec import sealed
 from engine.errors import EngineDeadError
 from engine.messages import CLIENT_ROLE, Request, SamplingParams
 from engine.ports import Ports
@@ -106,7 +107,7 @@ class Cause:
         return self.name
 
 
-NESTED = b"\x95\x01\x00\x90\x93\x05\xc0" + b"\x91" * 5000
+NESTED = sealed(b"\x95\x01\x00\x90\x93\x05\xc0" + b"\x91" * 5000)
 """A reply whose result is one list within another."""
 
 CAUSES = (
@@ -116,7 +117,7 @@ CAUSES = (
     Cause("exit 7", "left unasked with exit code 7", lambda _: os._exit(7)),
     Cause("exception in a step", "ValueError: the step went wrong", raise_in_step),
     Cause("output socket lost", "ZMQError", lose_output),
-    Cause("undecodable frame", "sent an output frame that cannot be read", saying(b"\xc1")),
+    Cause("undecodable frame", "sent an output frame that cannot be read", saying(sealed(b"\xc1"))),
     Cause("frame nested too deeply", "cannot be read: it is nested too deeply", saying(NESTED)),
     Cause("receiver failed", "no room", culprit=CLIENT_ROLE, deaf=True),
     Cause("receiver cancelled", "was cancelled", do=cancel_receiver, culprit=CLIENT_ROLE, kinds=("asyncio",)),
