@@ -85,6 +85,10 @@ class Bug(Struct, frozen=True):
         relay = self.sound if self.sound and engine.relay == self.engine.relay else engine.relay
         return structs.replace(plan, engine=structs.replace(engine, plugins=plugins, relay=relay))
 
+    def is_detected_by(self, verdict: Verdict) -> bool:
+        """Whether a run failed for certain and the bug did something wrong in it."""
+        return verdict.exit_code == EXIT_FAILED and bool(Sighting.of(self, [verdict]).triggered)
+
     def is_named_by(self, verdict: Verdict) -> bool:
         """Whether a verdict says what is wrong: one of the rules among its findings, or the edge in its blame.
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from harness.bug import Bug
     from harness.plan import Plan
+    from harness.replay import Replay
     from harness.scenario import Scenario
 
 app = typer.Typer(
@@ -334,11 +335,9 @@ def replay(
 ) -> None:
     """Run the plan of a replay file again, and say how often it ends as recorded."""
     from harness import folder, outcome
-    from harness import replay as replays
     from harness.scenario import Member, Scenario
 
-    recorded = replays.load(file)
-    _checked(recorded.plan, str(file))
+    recorded = _recorded(file)
     folder.usable(out)
     from harness.report import json as objects
     from harness.report import progress, tables
@@ -381,10 +380,8 @@ def shrink(
 ) -> None:
     """Make the plan of a replay file as small as it can be and still fail in the same way."""
     from harness import folder
-    from harness import replay as replays
 
-    recorded = replays.load(file)
-    _checked(recorded.plan, str(file))
+    recorded = _recorded(file)
     folder.usable(out)
     from harness.report import json as objects
     from harness.report import progress, tables
@@ -542,6 +539,15 @@ def _checked(plan: Plan, name: str = "") -> None:
         get(plan.target).check(plan)
     except PlanError as error:
         raise PlanError(f"{name}: {error}" if name else str(error)) from None
+
+
+def _recorded(file: Path) -> Replay:
+    """What a replay file holds, which can be run. Raises ReplayError and PlanError."""
+    from harness import replay as replays
+
+    recorded = replays.load(file)
+    _checked(recorded.plan, str(file))
+    return recorded
 
 
 def _bare_plan(tp: int, relay: str | None, start: str | None) -> Plan:

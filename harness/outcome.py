@@ -95,9 +95,7 @@ class Session:
 
     def _add(self, index: int, trial: Trial) -> None:
         scenario, member = self._places[index]
-        trial = structs.replace(
-            trial, verdict=structs.replace(trial.verdict, scenario=scenario.name, seed=trial.plan.seed)
-        )
+        trial = trial.named(scenario.name, trial.plan.seed)
         self.done += 1
         outcome = self._outcomes.get(index)
         if outcome is None:

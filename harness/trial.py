@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from harness.history import History
 from harness.judge import judge
@@ -21,6 +21,11 @@ class Trial(Struct, frozen=True):
     plan: Plan
     history: History
     verdict: Verdict
+
+    def named(self, scenario: str, seed: int | None = None) -> Trial:
+        """The same with a verdict of that scenario, and of that seed if one is given."""
+        seed = self.verdict.seed if seed is None else seed
+        return structs.replace(self, verdict=structs.replace(self.verdict, scenario=scenario, seed=seed))
 
 
 def trials(world: World, plans: Iterable[Plan], *, scenario: str = "", seed: int = 0) -> Generator[Trial]:

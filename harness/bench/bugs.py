@@ -160,7 +160,7 @@ def _trial(world: World, bug: Bug, seed: int, options: Options) -> Told:
             one = Sighting.of(bug, [trial.verdict])
             seen = seen.and_then(one)
             seconds = seconds_since(began)
-            if trial.verdict.exit_code == EXIT_FAILED and one.triggered:
+            if bug.is_detected_by(trial.verdict):
                 detecting = trial
                 break
             others += trial.verdict.exit_code in (EXIT_FAILED, EXIT_UNKNOWN) and not one.triggered
@@ -185,7 +185,7 @@ def _trial(world: World, bug: Bug, seed: int, options: Options) -> Told:
 
 def _keep(trial: Trial, name: str, out: Path) -> None:
     """Writes the folder of a trial, for whoever wants to know what it was."""
-    folder.write(out, structs.replace(trial, verdict=structs.replace(trial.verdict, scenario=name)))
+    folder.write(out, trial.named(name))
 
 
 def _row(bug: Bug, told: Sequence[Told]) -> dict[str, Any]:

@@ -26,12 +26,11 @@ from harness.bench import BenchError, Options
 from harness.bench.baselines import BUDGET, STARTUP, TIMEOUT, case, program
 from harness.bench.baselines.case import Case
 from harness.bench.journal import Journal
-from harness.bug import Bug, Sighting
+from harness.bug import Bug
 from harness.clock import now, seconds_since
 from harness.plan import Plan
 from harness.search.hunt import HuntOptions, hunting
 from harness.trial import trials
-from harness.verdict import EXIT_FAILED
 from harness.world import World
 from harness.world.real import RealWorld
 
@@ -217,8 +216,7 @@ def _ours(world: World, options: HuntOptions) -> Told:
         for trial in ended:
             plans += 1
             seconds = seconds_since(began)
-            triggered = Sighting.of(options.bug, [trial.verdict]).triggered
-            if seconds < SECONDS and triggered and trial.verdict.exit_code == EXIT_FAILED:
+            if seconds < SECONDS and options.bug.is_detected_by(trial.verdict):
                 return Told(round(seconds, 2), trial.verdict.word, plans)
     return Told(round(seconds_since(began), 2), plans=plans)
 

@@ -134,8 +134,7 @@ class Enumeration(Struct, frozen=True):
     def _written(self, out: Path, reds: Sequence[Red]) -> tuple[Red, ...]:
         found = []
         for red in reds:
-            verdict = structs.replace(red.trial.verdict, scenario=f"enumerate-{self.phase}")
-            verdict = folder.write(out, structs.replace(red.trial, verdict=verdict))
+            verdict = folder.write(out, red.trial.named(f"enumerate-{self.phase}"))
             found.append(structs.replace(red, trial=structs.replace(red.trial, verdict=verdict)))
         return tuple(found)
 
@@ -187,6 +186,10 @@ class Sheet:
         self.done[trial.plan.digest] = Coloured(cell, colour, 1 + (before.runs if before else 0), trial.verdict)
         self.note(trial)
         return colour
+
+    def of(self, cells: Sequence[Cell]) -> tuple[Coloured, ...]:
+        """What these cells have come to, as far as they were run."""
+        return tuple(self.done[cell.plan.digest] for cell in cells if cell.plan.digest in self.done)
 
     def reds(self, bare: Cell) -> tuple[Red, ...]:
         """Distinct failures, those with the most cells first; one that came to something else again is left out.
@@ -289,22 +292,15 @@ class Enumerator:
 
     def run(self, grid: Grid) -> Enumeration:
         """Runs every cell, and again what came to nothing certain; ends early, with what is done, on Ctrl-C."""
-        interrupted = False
         sheet = self._sheet
-        left = {cell.plan.digest: cell for cell in grid.cells}
-        try:
-            for _ in range(1 + AGAIN):
-                self._pass(sheet, left, len(grid.cells), self._watch)
-                left = {digest: one.cell for digest, one in sheet.done.items() if not one.settled}
-        except KeyboardInterrupt:
-            interrupted = True
+        interrupted = self._rounds(sheet, grid.cells, self._watch, lambda one: not one.settled)
         return Enumeration(
             phase=self._phase.name,
             target=self._plan.target,
             relay=self._plan.engine.relay,
             tp=self._plan.topology.tp,
             grid=grid,
-            done=tuple(sheet.done[cell.plan.digest] for cell in grid.cells if cell.plan.digest in sheet.done),
+            done=sheet.of(grid.cells),
             reds=sheet.reds(self._bare),
             runs=self._runs,
             seconds=round(seconds_since(self._began), 3),
@@ -329,15 +325,9 @@ class Enumerator:
         Ends early, with what is done, on Ctrl-C.
         """
         chosen = [pair for pair in met if unpruned or not pair.pruned][:limit]
-        sheet, interrupted = Sheet(), False
-        left: dict[str, Cell] = {pair.plan.digest: pair for pair in chosen}
-        try:
-            for _ in range(1 + AGAIN):
-                self._pass(sheet, left, len(chosen), watch)
-                left = {digest: one.cell for digest, one in sheet.done.items() if one.colour == "unknown"}
-        except KeyboardInterrupt:
-            interrupted = True
-        done = tuple(sheet.done[pair.plan.digest] for pair in chosen if pair.plan.digest in sheet.done)
+        sheet = Sheet()
+        interrupted = self._rounds(sheet, chosen, watch, lambda one: one.colour == "unknown")
+        done = sheet.of(chosen)
         alone = {one.cell.plan.digest: one.colour for one in found.done}
         checked = [(one, pair) for one in done if (pair := _pruned(one)) is not None]
         result = Pairs(
@@ -360,6 +350,17 @@ class Enumerator:
     @property
     def _bare(self) -> Cell:
         return Cell(f"any place of {self._phase.name}", "nothing", self._plan)
+
+    def _rounds(self, sheet: Sheet, cells: Sequence[Cell], watch: Watch, is_open: Callable[[Coloured], bool]) -> bool:
+        """Runs cells, and again those that are still open; whether Ctrl-C has ended it early."""
+        left = {cell.plan.digest: cell for cell in cells}
+        try:
+            for _ in range(1 + AGAIN):
+                self._pass(sheet, left, len(cells), watch)
+                left = {digest: one.cell for digest, one in sheet.done.items() if is_open(one)}
+        except KeyboardInterrupt:
+            return True
+        return False
 
     def _pass(self, sheet: Sheet, cells: Mapping[str, Cell], total: int, watch: Watch) -> None:
         with closing(trials(self._world, [cell.plan for cell in cells.values()])) as runs:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.strategies import SearchStrategy
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from harness import folder
 from harness.bug import Bug
@@ -218,7 +218,7 @@ class Hunt:
     def _note_the_rest(self) -> None:
         """Writes down, unconfirmed and as they are, the failures that an interrupted hunt has met."""
         for failure in list(self._score.failures.values())[len(self._found) : MAX_SHRUNK]:
-            verdict = folder.write(self._options.out, _named(failure.trial, self._options.seed))
+            verdict = folder.write(self._options.out, failure.trial.named(NAME, self._options.seed))
             faults = len(failure.trial.plan.faults)
             self._found.append(Found(verdict, failure.met, faults, Tally(0, {}), 0))
 
@@ -226,7 +226,3 @@ class Hunt:
         first, options = failure.trial, self._options
         found = smallest(self._world, first, width=options.lanes, scenario=NAME, seed=options.seed)
         return found.written(options.out, met=failure.met)
-
-
-def _named(trial: Trial, seed: int) -> Trial:
-    return structs.replace(trial, verdict=structs.replace(trial.verdict, scenario=NAME, seed=seed))

@@ -17,10 +17,10 @@ from msgspec import Struct, structs
 from harness.bug import Bug
 from harness.history import History
 from harness.instant import Instant
-from harness.plan import EngineOptions, Plan, Request, Topology, Workload
+from harness.plan import Request, Workload
 from harness.search import sites
-from harness.search.phases import BUDGET, Mark, Phase
-from harness.search.places import FramePlace, learn
+from harness.search.phases import Mark, Phase
+from harness.search.places import FramePlace, instants, learn
 from harness.targets import get
 from harness.trial import trials
 from harness.world import World
@@ -77,7 +77,10 @@ def learnt(
     """
     known: dict[tuple[int, str, int], Passage] = {}
     wanted = product(sizes, relays, TOKENS)
-    plans = {(size, relay, tokens): _plan(size, relay, tokens, target, start) for size, relay, tokens in wanted}
+    plans = {
+        (size, relay, tokens): _work(tokens).plan(size, relay, target=target, start=start)
+        for size, relay, tokens in wanted
+    }
     if bug is not None:
         plans = {key: bug.put_into(plan) for key, plan in plans.items()}
     observed = {key: structs.replace(plan, observe=get(target).links(plan)) for key, plan in plans.items()}
@@ -87,7 +90,7 @@ def learnt(
             seen[trial.plan.digest] = trial.history
     for key, plan in plans.items():
         with contextlib.suppress(ValueError):
-            known[key] = _passage(seen[plan.digest], seen[observed[key].digest])
+            known[key] = _passage(_work(key[-1]), seen[plan.digest], seen[observed[key].digest])
 
     def passage(ranks: int, of: str, tokens: int) -> Passage:
         enough = max(count for count in TOKENS if count <= tokens)
@@ -96,30 +99,16 @@ def learnt(
     return passage
 
 
-_WORK = Phase("work", "from the first process until all that was asked is over", until=Mark("demand", "begin"))
+def _work(tokens: int) -> Phase:
+    """All of a run with one request of so many tokens, but for the demand at its end."""
+    asked = Workload(requests=(Request(prompt=(1,), max_tokens=tokens),))
+    return Phase("work", "until all that was asked is over", asked, until=Mark("demand", "begin"))
 
 
-def _passage(plain: History, watched: History) -> Passage:
+def _passage(work: Phase, plain: History, watched: History) -> Passage:
     """What both runs pass; ValueError if one of them has not come through."""
-    places = learn(_WORK, [plain], [watched])
-    asked = Mark("request.sent").first(plain) or 0
-    when = {event.t for event in plain.of("client") if event.t >= asked}
-    client = [at for at in places.instants if at.role == "client" and _first(plain, at) in when]
+    places = learn(work, [plain], [watched])
+    asked, passed = Mark("request.sent").first(plain) or 0, dict(instants(plain))
+    client = [at for at in places.instants if at.role == "client" and passed[at] >= asked]
     ranks = [at for at in places.instants if at.role != "client" and at.site != "exit"]
     return Passage(tuple(ranks), tuple(client), sites.late_instants(), places.frames, learnt=True)
-
-
-def _first(history: History, at: Instant) -> int:
-    """When a run first passed an instant (nanoseconds), -1 if it did not by that very name."""
-    sites_ = history.of(at.role, at.site, at.side)
-    return next((event.t for event in sites_ if event.n == at.n and (event.kind or None) == at.kind), -1)
-
-
-def _plan(ranks: int, relay: str, tokens: int, target: str, start: str) -> Plan:
-    return Plan(
-        topology=Topology(tp=ranks, start="spawn" if start == "spawn" else "fork"),
-        engine=EngineOptions(relay=relay),
-        workload=Workload(requests=(Request(prompt=(1,), max_tokens=tokens),)),
-        budget=BUDGET,
-        target=target,
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from harness import folder
 from harness.replay import Replay, ReplayError
@@ -57,7 +57,7 @@ def smallest(world: World, first: Trial, *, width: int, scenario: str, seed: int
             best = again[0]
             break
     return Smallest(
-        trial=structs.replace(best, verdict=structs.replace(best.verdict, scenario=scenario, seed=seed)),
+        trial=best.named(scenario, seed),
         faults_before=len(first.plan.faults),
         confirmed=Tally.of([trial.verdict for trial in again]),
         shrink_runs=shrunk.runs if shrunk.kept else 0,
