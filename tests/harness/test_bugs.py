@@ -288,6 +288,16 @@ def _seen(verdict: Verdict, reached: bool, triggered: bool, bug: str = "H99") ->
     return structs.replace(verdict, bugs=(trace,))
 
 
+def test_a_bug_is_detected_by_a_certain_failure_in_which_it_did_something() -> None:
+    bug = scenario.bug("H3")
+    detecting = _seen(broken_of(Plan()), True, True, bug.id)
+    assert bug.is_detected_by(detecting)
+    assert not bug.is_detected_by(_seen(broken_of(Plan()), True, False, bug.id))
+    assert not bug.is_detected_by(_seen(verdict_of(Plan()), True, True, bug.id))
+    suspected = structs.replace(wedge_of(Plan()), grade="suspected")
+    assert not bug.is_detected_by(_seen(suspected, True, True, bug.id))
+
+
 # Commands
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -12,6 +13,7 @@ from harness.faults import DRAWN, Drop
 from harness.history import History
 from harness.plan import Plan
 from harness.search.canary import MAX_PLANS, Canary
+from harness.search.guide import Guide
 from harness.search.hunt import Hunt, HuntOptions
 from harness.search.score import HuntResult, Score
 from harness.trial import Trial
@@ -54,6 +56,7 @@ def hunt(
     *,
     examples: bool = False,
     count: int = 60,
+    guided: bool = False,
 ) -> tuple[HuntResult, FakeWorld]:
     def judge(history: History) -> Verdict:
         return wedge_of(history.plan) if wedges(history.plan) else verdict_of(history.plan)
@@ -61,7 +64,9 @@ def hunt(
     monkeypatch.setattr(trial, "judge", judge_by(judge))
     world = FakeWorld()
     kept = out / "examples" if examples else None
-    options = HuntOptions(relay=relay, seconds=None, plans=count, seed=1, lanes=2, out=out, examples=kept)
+    options = HuntOptions(
+        relay=relay, seconds=None, plans=count, seed=1, lanes=2, out=out, examples=kept, guided=guided
+    )
     return Hunt(world, options, Silent(stop_after)).run(), world
 
 
@@ -119,6 +124,21 @@ def test_of_several_relays_each_is_covered_and_drawn(monkeypatch: pytest.MonkeyP
     assert (result.exit_code, result.relay) == (0, "handshake,subscribed")
     hunted = [plan.engine.relay for plan in world.runs if not unsynchronised(plan)]
     assert set(hunted) == set(hunted[-40:]) == {"handshake", "subscribed"}
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_only_a_guided_hunt_has_climbs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guided: bool) -> None:
+    climbs = []
+
+    class Counted(Guide):
+        def __enter__(self) -> Self:
+            climbs.append(len(self._threads))
+            return super().__enter__()
+
+    monkeypatch.setattr("harness.search.hunt.Guide", Counted)
+    result, _ = hunt(monkeypatch, tmp_path, unsynchronised, guided=guided)
+    assert (result.exit_code, result.plans) == (0, 60)
+    assert climbs == [result.lanes if guided else 0]
 
 
 def test_the_same_seed_hunts_the_same_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

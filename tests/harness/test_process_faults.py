@@ -10,11 +10,14 @@ import time
 import pytest
 
 from harness.faults import AGAIN, Clock, Descriptors, Exit, Fault, Memory, Restart
-from harness.history import History
+from harness.history import History, Process
 from harness.instant import Instant
 from harness.plan import EngineOptions, Plan, Request, Workload
+from harness.seam.flags import BYTES, Flags
 from harness.targets.engine import timeouts_of
+from harness.world.deeds import Deeds
 from harness.world.real import RealWorld
+from harness.zygote import wire
 from tests.harness.synthetic import before_demand
 from tests.harness.test_faults import fired, plan, run, statuses, told
 
@@ -66,6 +69,33 @@ def test_a_rank_that_comes_back_in_its_own_place_neither_joins_nor_stays(world: 
     assert first.ended < second.started
     assert list(history.of(second.role, "relay.recv")) == []
     assert history.residue == ()
+
+
+def test_a_run_is_not_over_while_a_process_is_still_to_begin_in_the_place_of_another() -> None:
+    """At the very end of a run nothing else lives that would keep it open until the second process has begun."""
+    said: list[wire.Message] = []
+    restart = Restart(Instant.parse("dp0.rank1:relay.recv[step]#1:after"))
+    memory = os.memfd_create("flags")
+    os.ftruncate(memory, BYTES)
+    deeds = Deeds(plan(restart), said.append, Flags(memory, 0))
+    calls = deeds.hand_over()
+    processes = {"dp0.rank1": Process("dp0.rank1", 1, 0)}
+    bearing = [deeds.bearing]
+    try:
+        os.write(calls, (0).to_bytes(4, "little"))
+        deeds.act(processes)
+        bearing.append(deeds.bearing)
+        processes["dp0.rank1"] = Process("dp0.rank1", 1, 0, 5, -signal.SIGKILL)
+        deeds.act(processes)
+        bearing.append(deeds.bearing)
+        assert said[-1] == wire.Again("dp0.rank1", f"dp0.rank1{AGAIN}")
+        processes[f"dp0.rank1{AGAIN}"] = Process(f"dp0.rank1{AGAIN}", 2, 6)
+        bearing.append(deeds.bearing)
+    finally:
+        deeds.close()
+        os.close(calls)
+        os.close(memory)
+    assert bearing == [False, True, True, False], "asked for nothing, to die, told to begin again, has begun"
 
 
 def test_the_client_cannot_be_started_again() -> None:
